@@ -1,0 +1,2 @@
+//! Inference.
+#![no_std]

@@ -1,0 +1,2 @@
+//! Trainer.
+fn main() {}
