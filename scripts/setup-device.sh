@@ -174,7 +174,7 @@ install_packages() {
 main() {
     local targets=("$@")
     [ "$#" -gt 0 ] || targets=("${DEFAULT_TARGETS[@]}")
-    command -v rustc >/dev/null || die "no rustc: install Rust first (https://rustup.rs)"
+    command -v rustc >/dev/null || die "no rustc: install Rust first"
     add_targets "${targets[@]}"
     have_qemu || install_qemu
 }

@@ -1,0 +1,48 @@
+//! Chooses the board: the memory map the linker reads and the `board` cfg the program reads.
+
+use std::{env, fs, path::PathBuf};
+
+/// Every board: its name in `cfg(board = ...)` and its file in `memory/`.
+const BOARDS: [(&str, &str); 5] = [
+    ("mps2", "mps2.x"),
+    ("riscv-virt", "riscv-virt.x"),
+    ("microbit", "microbit.x"),
+    ("stm32f4", "stm32f4.x"),
+    ("rp2040", "rp2040.x"),
+];
+
+fn main() {
+    let target = env::var("TARGET").expect("cargo sets the target");
+    let board = chosen_board(&target);
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let (_, map) = BOARDS.iter().find(|(name, _)| *name == board).expect("a board of the list");
+    fs::copy(PathBuf::from("memory").join(map), out.join("memory.x"))
+        .expect("copying the memory map");
+
+    let names: Vec<String> = BOARDS.iter().map(|(name, _)| format!("{name:?}")).collect();
+    println!("cargo:rustc-check-cfg=cfg(board, values({}))", names.join(", "));
+    println!("cargo:rustc-cfg=board={board:?}");
+    println!("cargo:rustc-check-cfg=cfg(armv6m)");
+    if target.starts_with("thumbv6m") {
+        println!("cargo:rustc-cfg=armv6m");
+    }
+    println!("cargo:rustc-link-search={}", out.display());
+    println!("cargo:rerun-if-changed=memory");
+    println!("cargo:rerun-if-changed=build.rs");
+}
+
+/// The board whose feature is on, else the emulated one of this target.
+fn chosen_board(target: &str) -> &'static str {
+    let asked: Vec<&str> = BOARDS
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| env::var_os(format!("CARGO_FEATURE_{}", name.to_uppercase())).is_some())
+        .collect();
+    match asked.as_slice() {
+        [] if target.starts_with("thumb") => "mps2",
+        [] if target.starts_with("riscv32") => "riscv-virt",
+        [] => panic!("no board of the list runs code for {target}"),
+        [one] => one,
+        several => panic!("choose one board, not {several:?}"),
+    }
+}

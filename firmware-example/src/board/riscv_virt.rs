@@ -1,0 +1,23 @@
+//! QEMU's RISC-V `virt` machine, running RV32IMC code.
+
+use super::host_stream::HostStream;
+
+pub const NAME: &str = "virt, RV32IMC";
+pub const UNIT: &str = "instructions";
+pub const BARE_TERMINAL: bool = false;
+
+pub type Stream = HostStream;
+
+pub fn start() -> Stream {
+    HostStream::open()
+}
+
+pub fn count() -> u64 {
+    riscv::register::minstret::read64()
+}
+
+/// A trap is a failed run, not a silent loop.
+#[unsafe(export_name = "ExceptionHandler")]
+extern "C" fn exception(_: &riscv_rt::TrapFrame) -> ! {
+    super::exit(false)
+}

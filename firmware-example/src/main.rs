@@ -1,0 +1,31 @@
+//! Text in, text out on a microcontroller.
+//!
+//! From the top: [`shell`] talks to a person or a test over the board's byte stream, [`speller`] owns
+//! the model, and [`board`] holds all that differs between machines.
+#![no_std]
+#![no_main]
+
+mod board;
+mod console;
+mod fnv;
+mod shell;
+mod speller;
+mod stack;
+
+use console::Console;
+
+/// Never returns: `:quit` or the end of the stream ends an emulated run with a status.
+#[cfg_attr(target_arch = "arm", cortex_m_rt::entry)]
+#[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
+fn main() -> ! {
+    stack::paint();
+    let mut console = Console::new(board::start(), board::BARE_TERMINAL);
+    let finished = shell::run(&mut console);
+    board::exit(finished)
+}
+
+/// Nothing in `runtime` panics; should this program do so, a test sees the status.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    board::exit(false)
+}
