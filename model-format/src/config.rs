@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How the numbers of a model are stored and computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
     /// `i8` weights, `i16` activations, integer arithmetic only.
@@ -132,13 +133,162 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Size of one encoder head.
+    /// Size of one encoder head; 0 where there are no heads.
     pub const fn encoder_d_k(&self) -> usize {
-        self.d_model as usize / self.encoder.n_heads as usize
+        head_size(self.d_model, self.encoder.n_heads)
     }
 
-    /// Size of one decoder head.
+    /// Size of one decoder head; 0 where there are no heads.
     pub const fn decoder_d_k(&self) -> usize {
-        self.d_model as usize / self.decoder.n_heads as usize
+        head_size(self.d_model, self.decoder.n_heads)
     }
+
+    /// The first field whose value no runtime can serve, if there is one.
+    ///
+    /// Checked: no size is zero, heads divide `d_model`, sinusoidal positions have an even
+    /// `d_model`, `d_model` is at most [`MAX_D_MODEL`], special ids are distinct and inside the
+    /// vocabularies, epsilon is positive and finite.
+    pub const fn fault(&self) -> Option<ConfigField> {
+        let d = self.d_model;
+        if d == 0
+            || d > MAX_D_MODEL
+            || (!matches!(self.positions, Positions::Learned) && !d.is_multiple_of(2))
+        {
+            return Some(ConfigField::DModel);
+        }
+        if let Some(field) = stack_fault(d, &self.encoder, ConfigField::ENCODER) {
+            return Some(field);
+        }
+        if let Some(field) = stack_fault(d, &self.decoder, ConfigField::DECODER) {
+            return Some(field);
+        }
+        if self.max_source_len == 0 {
+            return Some(ConfigField::MaxSourceLen);
+        }
+        if self.max_target_len == 0 {
+            return Some(ConfigField::MaxTargetLen);
+        }
+        if !(self.layer_norm_eps > 0.0 && self.layer_norm_eps < 1.0) {
+            return Some(ConfigField::LayerNormEps);
+        }
+        self.special_fault()
+    }
+
+    const fn special_fault(&self) -> Option<ConfigField> {
+        let SpecialIds { pad, start, end, unknown } = self.special;
+        let distinct = pad != start
+            && pad != end
+            && pad != unknown
+            && start != end
+            && start != unknown
+            && end != unknown;
+        // The encoder reads pad, end and unknown; the decoder reads start and produces end.
+        if pad >= self.source_vocab || end >= self.source_vocab || unknown >= self.source_vocab {
+            Some(ConfigField::SourceVocab)
+        } else if pad >= self.target_vocab || start >= self.target_vocab || end >= self.target_vocab
+        {
+            Some(ConfigField::TargetVocab)
+        } else if !distinct {
+            Some(ConfigField::SpecialIds)
+        } else {
+            None
+        }
+    }
+}
+
+/// The widest model whose LayerNorm sums stay exact.
+pub const MAX_D_MODEL: u16 = 16384;
+
+/// The longest sequence in [`Precision::FixedPoint`]: the sum of `u * v` over more positions could
+/// leave `i32`.
+pub const MAX_FIXED_LEN: u16 = 512;
+
+const fn head_size(d_model: u16, n_heads: u16) -> usize {
+    match (d_model as usize).checked_div(n_heads as usize) {
+        Some(d_k) => d_k,
+        None => 0,
+    }
+}
+
+const fn stack_fault(d: u16, stack: &StackConfig, fields: [ConfigField; 3]) -> Option<ConfigField> {
+    if stack.n_layers == 0 {
+        Some(fields[0])
+    } else if head_size(d, stack.n_heads) * stack.n_heads as usize != d as usize {
+        Some(fields[1])
+    } else if stack.d_ff == 0 {
+        Some(fields[2])
+    } else {
+        None
+    }
+}
+
+/// A field of the configuration block, for errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[allow(missing_docs, reason = "the names are those of the fields")]
+pub enum ConfigField {
+    Precision,
+    Layout,
+    Family,
+    Norm,
+    FinalNorm,
+    Positions,
+    Output,
+    Activation,
+    SourceSegmentation,
+    TargetSegmentation,
+    FoldCase,
+    UnknownPolicy,
+    Reserved,
+    DModel,
+    EncoderLayers,
+    EncoderHeads,
+    EncoderDff,
+    DecoderLayers,
+    DecoderHeads,
+    DecoderDff,
+    SourceVocab,
+    TargetVocab,
+    MaxSourceLen,
+    MaxTargetLen,
+    LayerNormEps,
+    SpecialIds,
+}
+
+impl ConfigField {
+    const ENCODER: [Self; 3] = [Self::EncoderLayers, Self::EncoderHeads, Self::EncoderDff];
+    const DECODER: [Self; 3] = [Self::DecoderLayers, Self::DecoderHeads, Self::DecoderDff];
+}
+
+/// What counts as one symbol of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Segmentation {
+    /// Every `char`.
+    Characters,
+    /// Runs of anything but white space; joined by one space.
+    Symbols,
+}
+
+/// What happens to a source symbol outside the vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnknownPolicy {
+    /// The text is refused.
+    Refuse,
+    /// The symbol becomes [`SpecialIds::unknown`].
+    Replace,
+}
+
+/// How text becomes ids and ids become text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextConfig {
+    /// Symbols of the source.
+    pub source: Segmentation,
+    /// Symbols of the target.
+    pub target: Segmentation,
+    /// Whether source text is lower-cased (`char::to_lowercase`, symbol by symbol).
+    pub fold_case: bool,
+    /// What happens to unknown source symbols.
+    pub unknown: UnknownPolicy,
 }

@@ -1,4 +1,53 @@
-//! The Kiloformer model file.
+//! The Kiloformer model file: one postcard message that trainer and device share.
+//!
+//! ```text
+//! write   FileBuilder -> bytes                  (feature `std`; the trainer)
+//! model   bytes -> Model, checked once          (the device)
+//!   check        offsets, ranges, overflow bounds
+//!   vocabulary   text <-> id
+//!   directory    which tensors there are, by arithmetic on the configuration
+//!   formats      Q formats of the activations
+//!   layout       rows in their order; the only place that packs and unpacks
+//!   header       magic, version, configuration block at fixed offsets, `const`
+//!     config     what a model is
+//!     numeric    the one rescale
+//! ```
+//!
+//! `FORMAT.md` beside this crate specifies every byte.
+//!
+//! A file that is not a model gets a typed error, and never a panic:
+//!
+//! ```
+//! use model_format::{Model, ModelError, header::HeaderError};
+//!
+//! let error = Model::from_bytes(b"GIF89a").unwrap_err();
+//! assert_eq!(error, ModelError::Header(HeaderError::TooShort { len: 6 }));
+//! ```
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 
 pub mod config;
+pub mod directory;
+pub mod formats;
+pub mod header;
+pub mod layout;
+pub mod numeric;
+
+mod check;
+mod envelope;
+mod error;
+mod model;
+mod vocabulary;
+#[cfg(feature = "std")]
+mod write;
+
+pub use check::residual_multiplier;
+pub use error::{ModelError, Side, TensorFault, VocabularyFault};
+pub use model::{ALIGN, Checks, Model, NormF16, NormI32};
+pub use vocabulary::Vocabulary;
+#[cfg(feature = "std")]
+pub use write::{AlignedBytes, FileBuilder};
+
+/// `char::to_lowercase`, which trainer and device share where a file folds case.
+pub fn fold_case(c: char) -> core::char::ToLowercase {
+    c.to_lowercase()
+}

@@ -1,0 +1,188 @@
+//! The Q formats of all activation tensors, in the order in which a forward pass makes them.
+
+use crate::config::{ModelConfig, NormPlace};
+use crate::numeric::QFormat;
+
+/// Bytes of one format in the file: fractional bits, then width.
+pub const FORMAT_LEN: usize = 2;
+
+/// Activations of an encoder layer, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the tensors")]
+#[repr(u8)]
+pub enum EncoderActivation {
+    Norm1,
+    Query,
+    Context,
+    Sum1,
+    Norm2,
+    Hidden,
+    Sum2,
+}
+
+/// Activations of a decoder layer, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the tensors")]
+#[repr(u8)]
+pub enum DecoderActivation {
+    Norm1,
+    Query,
+    Context,
+    Sum1,
+    Norm2,
+    CrossQuery,
+    CrossContext,
+    Sum2,
+    Norm3,
+    Hidden,
+    Sum3,
+}
+
+/// One activation tensor of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ActivationSlot {
+    /// Source embedding plus position.
+    EncoderEmbed,
+    /// In an encoder layer.
+    Encoder(u16, EncoderActivation),
+    /// What the encoder hands over, `memory`.
+    Memory,
+    /// Target embedding plus position.
+    DecoderEmbed,
+    /// In a decoder layer.
+    Decoder(u16, DecoderActivation),
+    /// What the output projection reads.
+    DecoderFinal,
+    /// The logits.
+    Logits,
+}
+
+const PER_ENCODER_LAYER: usize = 7;
+const PER_DECODER_LAYER: usize = 11;
+
+const ENCODER_NAMES: [(EncoderActivation, &str); PER_ENCODER_LAYER] = {
+    use EncoderActivation::*;
+    [
+        (Norm1, "norm1"),
+        (Query, "self_attention.query"),
+        (Context, "self_attention.context"),
+        (Sum1, "sum1"),
+        (Norm2, "norm2"),
+        (Hidden, "feed_forward.hidden"),
+        (Sum2, "sum2"),
+    ]
+};
+
+const DECODER_NAMES: [(DecoderActivation, &str); PER_DECODER_LAYER] = {
+    use DecoderActivation::*;
+    [
+        (Norm1, "norm1"),
+        (Query, "self_attention.query"),
+        (Context, "self_attention.context"),
+        (Sum1, "sum1"),
+        (Norm2, "norm2"),
+        (CrossQuery, "cross_attention.query"),
+        (CrossContext, "cross_attention.context"),
+        (Sum2, "sum2"),
+        (Norm3, "norm3"),
+        (Hidden, "feed_forward.hidden"),
+        (Sum3, "sum3"),
+    ]
+};
+
+impl ActivationSlot {
+    /// Number of activation tensors of a model.
+    pub const fn count(config: &ModelConfig) -> usize {
+        Self::Logits.index(config) + 1
+    }
+
+    /// Place in the list.
+    pub const fn index(self, config: &ModelConfig) -> usize {
+        let memory = 1 + PER_ENCODER_LAYER * config.encoder.n_layers as usize;
+        let last = memory + 2 + PER_DECODER_LAYER * config.decoder.n_layers as usize;
+        match self {
+            Self::EncoderEmbed => 0,
+            Self::Encoder(layer, a) => 1 + PER_ENCODER_LAYER * layer as usize + a as usize,
+            Self::Memory => memory,
+            Self::DecoderEmbed => memory + 1,
+            Self::Decoder(layer, a) => memory + 2 + PER_DECODER_LAYER * layer as usize + a as usize,
+            Self::DecoderFinal => last,
+            Self::Logits => last + 1,
+        }
+    }
+
+    /// All activation tensors in order.
+    pub fn all(config: &ModelConfig) -> impl Iterator<Item = Self> + use<> {
+        let encoder = (0..config.encoder.n_layers)
+            .flat_map(|l| ENCODER_NAMES.into_iter().map(move |(a, _)| Self::Encoder(l, a)));
+        let decoder = (0..config.decoder.n_layers)
+            .flat_map(|l| DECODER_NAMES.into_iter().map(move |(a, _)| Self::Decoder(l, a)));
+        core::iter::once(Self::EncoderEmbed)
+            .chain(encoder)
+            .chain([Self::Memory, Self::DecoderEmbed])
+            .chain(decoder)
+            .chain([Self::DecoderFinal, Self::Logits])
+    }
+
+    /// The residual stream that enters encoder layer `layer`.
+    pub const fn encoder_stream(config: &ModelConfig, layer: u16) -> Self {
+        match (layer.checked_sub(1), config.norm) {
+            (None, _) => Self::EncoderEmbed,
+            (Some(before), NormPlace::Pre) => Self::Encoder(before, EncoderActivation::Sum2),
+            (Some(before), NormPlace::Post) => Self::Encoder(before, EncoderActivation::Norm2),
+        }
+    }
+
+    /// The residual stream that enters decoder layer `layer`.
+    pub const fn decoder_stream(config: &ModelConfig, layer: u16) -> Self {
+        match (layer.checked_sub(1), config.norm) {
+            (None, _) => Self::DecoderEmbed,
+            (Some(before), NormPlace::Pre) => Self::Decoder(before, DecoderActivation::Sum3),
+            (Some(before), NormPlace::Post) => Self::Decoder(before, DecoderActivation::Norm3),
+        }
+    }
+}
+
+impl core::fmt::Display for ActivationSlot {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::EncoderEmbed => f.write_str("encoder.embed"),
+            Self::Encoder(layer, a) => {
+                let name = ENCODER_NAMES[*a as usize].1;
+                write!(f, "encoder.layers.{layer}.{name}")
+            }
+            Self::Memory => f.write_str("encoder.norm"),
+            Self::DecoderEmbed => f.write_str("decoder.embed"),
+            Self::Decoder(layer, a) => {
+                let name = DECODER_NAMES[*a as usize].1;
+                write!(f, "decoder.layers.{layer}.{name}")
+            }
+            Self::DecoderFinal => f.write_str("decoder.norm"),
+            Self::Logits => f.write_str("logits"),
+        }
+    }
+}
+
+/// The formats of a file, read in place.
+#[derive(Debug, Clone, Copy)]
+pub struct Formats<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) config: ModelConfig,
+}
+
+impl Formats<'_> {
+    /// The format of one activation tensor.
+    pub fn get(&self, slot: ActivationSlot) -> QFormat {
+        self.nth(slot.index(&self.config))
+    }
+
+    /// The format at `index`; zero bits past the end.
+    pub(crate) fn nth(&self, index: usize) -> QFormat {
+        match self.bytes.get(index.saturating_mul(FORMAT_LEN)..) {
+            Some([frac_bits, bits, ..]) => {
+                QFormat { frac_bits: i8::from_le_bytes([*frac_bits]), bits: *bits }
+            }
+            _ => QFormat { frac_bits: 0, bits: 0 },
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The fixed-width start of a file: magic, version and the configuration block.
+//!
+//! Every field lies at a fixed offset, so that a `const fn` can read it from the bytes of a file
+//! that the compiler includes.
+
+use crate::config::{
+    Activation, ConfigField, ModelConfig, NormPlace, Output, Positions, Precision, Segmentation,
+    SpecialIds, StackConfig, TextConfig, UnknownPolicy,
+};
+use crate::layout::Layout;
+
+/// The first bytes of every file.
+pub const MAGIC: [u8; 4] = *b"KFMF";
+/// The format version that this crate writes, and the newest it reads.
+pub const VERSION: u16 = 1;
+/// Length of the configuration block in bytes.
+pub const BLOCK_LEN: usize = 64;
+/// Offset of the configuration block in the file.
+pub const BLOCK_OFFSET: usize = 6;
+
+/// The configuration block, decoded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Header {
+    /// How numbers are stored.
+    pub precision: Precision,
+    /// How matrices are laid out.
+    pub layout: Layout,
+    /// The architecture.
+    pub config: ModelConfig,
+    /// Text to ids and back.
+    pub text: TextConfig,
+}
+
+/// Why the first bytes are not the start of a readable file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum HeaderError {
+    /// Shorter than magic, version and configuration block.
+    TooShort {
+        /// Bytes given.
+        len: usize,
+    },
+    /// The magic is missing.
+    NotAModel,
+    /// A version this crate does not read.
+    UnsupportedVersion {
+        /// Version of the file.
+        found: u16,
+    },
+    /// A field with a value outside its range.
+    Config(ConfigField),
+}
+
+impl Header {
+    /// Reads the start of `file`, checking every field of the configuration block.
+    ///
+    /// # Errors
+    /// [`HeaderError`] says which bytes are wrong.
+    pub const fn read(file: &[u8]) -> Result<Self, HeaderError> {
+        if file.len() < BLOCK_OFFSET + BLOCK_LEN {
+            return Err(HeaderError::TooShort { len: file.len() });
+        }
+        let mut i = 0;
+        while i < MAGIC.len() {
+            if byte(file, i) != MAGIC[i] {
+                return Err(HeaderError::NotAModel);
+            }
+            i += 1;
+        }
+        let version = word(file, 4);
+        if version != VERSION {
+            return Err(HeaderError::UnsupportedVersion { found: version });
+        }
+        match Self::decode(file) {
+            Ok(header) => match header.config.fault() {
+                None => Ok(header),
+                Some(field) => Err(HeaderError::Config(field)),
+            },
+            Err(field) => Err(HeaderError::Config(field)),
+        }
+    }
+
+    const fn decode(file: &[u8]) -> Result<Self, ConfigField> {
+        let precision = match byte(file, at::PRECISION) {
+            0 => Precision::FixedPoint,
+            1 => Precision::HalfFloat,
+            _ => return Err(ConfigField::Precision),
+        };
+        let Some(layout) = Layout::from_code(byte(file, at::LAYOUT)) else {
+            return Err(ConfigField::Layout);
+        };
+        if byte(file, at::FAMILY) != FAMILY_ENCODER_DECODER {
+            return Err(ConfigField::Family);
+        }
+        let mut i = 0;
+        while i < at::RESERVED.len() {
+            if byte(file, at::RESERVED[i]) != 0 {
+                return Err(ConfigField::Reserved);
+            }
+            i += 1;
+        }
+        let config = match decode_model(file) {
+            Ok(config) => config,
+            Err(field) => return Err(field),
+        };
+        match decode_text(file) {
+            Ok(text) => Ok(Self { precision, layout, config, text }),
+            Err(field) => Err(field),
+        }
+    }
+
+    /// Writes the configuration block.
+    pub fn encode(&self) -> [u8; BLOCK_LEN] {
+        let mut block = [0; BLOCK_LEN];
+        let mut put = |offset: usize, bytes: &[u8]| {
+            for (to, from) in block.iter_mut().skip(offset - BLOCK_OFFSET).zip(bytes) {
+                *to = *from;
+            }
+        };
+        let c = &self.config;
+        put(at::PRECISION, &[self.precision as u8]);
+        put(at::LAYOUT, &[self.layout.code()]);
+        put(at::FAMILY, &[FAMILY_ENCODER_DECODER]);
+        put(at::NORM, &[c.norm as u8]);
+        put(at::FINAL_NORM, &[c.final_norm.into()]);
+        put(at::POSITIONS, &[c.positions as u8]);
+        put(at::OUTPUT, &[c.output as u8]);
+        put(at::ACTIVATION, &[c.activation as u8]);
+        put(at::SOURCE_SEGMENTATION, &[self.text.source as u8]);
+        put(at::TARGET_SEGMENTATION, &[self.text.target as u8]);
+        put(at::FOLD_CASE, &[self.text.fold_case.into()]);
+        put(at::UNKNOWN_POLICY, &[self.text.unknown as u8]);
+        let words = [
+            c.d_model,
+            c.encoder.n_layers,
+            c.encoder.n_heads,
+            c.encoder.d_ff,
+            c.decoder.n_layers,
+            c.decoder.n_heads,
+            c.decoder.d_ff,
+            c.source_vocab,
+            c.target_vocab,
+            c.max_source_len,
+            c.max_target_len,
+            c.special.pad,
+            c.special.start,
+            c.special.end,
+            c.special.unknown,
+        ];
+        for (i, word) in words.into_iter().enumerate() {
+            put(at::WORDS + 2 * i, &word.to_le_bytes());
+        }
+        put(at::EPS, &c.layer_norm_eps.to_le_bytes());
+        block
+    }
+}
+
+const FAMILY_ENCODER_DECODER: u8 = 0;
+
+/// Offsets in the file.
+mod at {
+    use super::BLOCK_OFFSET as B;
+    pub const PRECISION: usize = B;
+    pub const LAYOUT: usize = B + 1;
+    pub const FAMILY: usize = B + 2;
+    pub const NORM: usize = B + 3;
+    pub const FINAL_NORM: usize = B + 4;
+    pub const POSITIONS: usize = B + 5;
+    pub const OUTPUT: usize = B + 6;
+    pub const ACTIVATION: usize = B + 7;
+    pub const SOURCE_SEGMENTATION: usize = B + 8;
+    pub const TARGET_SEGMENTATION: usize = B + 9;
+    pub const FOLD_CASE: usize = B + 10;
+    pub const UNKNOWN_POLICY: usize = B + 11;
+    pub const WORDS: usize = B + 16;
+    pub const EPS: usize = B + 48;
+    /// Bytes that a version 1 file leaves at zero.
+    pub const RESERVED: [usize; 18] = [
+        B + 12,
+        B + 13,
+        B + 14,
+        B + 15,
+        B + 46,
+        B + 47,
+        B + 52,
+        B + 53,
+        B + 54,
+        B + 55,
+        B + 56,
+        B + 57,
+        B + 58,
+        B + 59,
+        B + 60,
+        B + 61,
+        B + 62,
+        B + 63,
+    ];
+}
+
+const fn decode_model(file: &[u8]) -> Result<ModelConfig, ConfigField> {
+    let norm = match byte(file, at::NORM) {
+        0 => NormPlace::Pre,
+        1 => NormPlace::Post,
+        _ => return Err(ConfigField::Norm),
+    };
+    let final_norm = match byte(file, at::FINAL_NORM) {
+        0 => false,
+        1 => true,
+        _ => return Err(ConfigField::FinalNorm),
+    };
+    let positions = match byte(file, at::POSITIONS) {
+        0 => Positions::SinusoidalInterleaved,
+        1 => Positions::SinusoidalHalves,
+        2 => Positions::Learned,
+        _ => return Err(ConfigField::Positions),
+    };
+    let output = match byte(file, at::OUTPUT) {
+        0 => Output::Tied,
+        1 => Output::TiedBias,
+        2 => Output::Untied,
+        3 => Output::UntiedBias,
+        _ => return Err(ConfigField::Output),
+    };
+    let activation = match byte(file, at::ACTIVATION) {
+        0 => Activation::Relu,
+        _ => return Err(ConfigField::Activation),
+    };
+    Ok(ModelConfig {
+        d_model: nth_word(file, 0),
+        encoder: decode_stack(file, 1),
+        decoder: decode_stack(file, 4),
+        source_vocab: nth_word(file, 7),
+        target_vocab: nth_word(file, 8),
+        max_source_len: nth_word(file, 9),
+        max_target_len: nth_word(file, 10),
+        norm,
+        final_norm,
+        positions,
+        output,
+        activation,
+        layer_norm_eps: f32::from_bits(
+            word(file, at::EPS) as u32 | (word(file, at::EPS + 2) as u32) << 16,
+        ),
+        special: SpecialIds {
+            pad: nth_word(file, 11),
+            start: nth_word(file, 12),
+            end: nth_word(file, 13),
+            unknown: nth_word(file, 14),
+        },
+    })
+}
+
+const fn decode_stack(file: &[u8], first: usize) -> StackConfig {
+    StackConfig {
+        n_layers: nth_word(file, first),
+        n_heads: nth_word(file, first + 1),
+        d_ff: nth_word(file, first + 2),
+    }
+}
+
+const fn decode_text(file: &[u8]) -> Result<TextConfig, ConfigField> {
+    let Some(source) = segmentation(byte(file, at::SOURCE_SEGMENTATION)) else {
+        return Err(ConfigField::SourceSegmentation);
+    };
+    let Some(target) = segmentation(byte(file, at::TARGET_SEGMENTATION)) else {
+        return Err(ConfigField::TargetSegmentation);
+    };
+    let fold_case = match byte(file, at::FOLD_CASE) {
+        0 => false,
+        1 => true,
+        _ => return Err(ConfigField::FoldCase),
+    };
+    let unknown = match byte(file, at::UNKNOWN_POLICY) {
+        0 => UnknownPolicy::Refuse,
+        1 => UnknownPolicy::Replace,
+        _ => return Err(ConfigField::UnknownPolicy),
+    };
+    Ok(TextConfig { source, target, fold_case, unknown })
+}
+
+const fn segmentation(code: u8) -> Option<Segmentation> {
+    match code {
+        0 => Some(Segmentation::Characters),
+        1 => Some(Segmentation::Symbols),
+        _ => None,
+    }
+}
+
+/// The byte at `offset`; 0 past the end, which `Header::read` has excluded.
+const fn byte(file: &[u8], offset: usize) -> u8 {
+    if offset < file.len() { file[offset] } else { 0 }
+}
+
+const fn word(file: &[u8], offset: usize) -> u16 {
+    u16::from_le_bytes([byte(file, offset), byte(file, offset + 1)])
+}
+
+const fn nth_word(file: &[u8], n: usize) -> u16 {
+    word(file, at::WORDS + 2 * n)
+}
