@@ -108,6 +108,8 @@ impl<S: Read + Write> Console<S> {
     }
 
     /// Sends bytes. A stream that fails has nobody left to be told so.
+    /// Never inlined: it has dozens of callers, and none of them is in a hurry.
+    #[inline(never)]
     fn bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -134,6 +136,7 @@ impl<S: Read + Write> Console<S> {
         self.decimal(number, true)
     }
 
+    #[inline(never)]
     fn decimal(&mut self, mut number: u64, grouped: bool) -> &mut Self {
         // 20 digits of the largest number and 6 commas.
         let mut text = [0; 26];

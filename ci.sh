@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Everything that must hold, on a bare machine with Rust and nothing else; CI and a developer run the same.
+#
+# Usage: ./ci.sh [STEP...]      (default: all of them, in this order)
+#
+#   setup     gets bare-metal targets and QEMU (scripts/setup-device.sh)
+#   shell     shellcheck over our scripts, where it is installed
+#   fmt       rustfmt
+#   clippy    clippy on the host and for every board, warnings are errors
+#   doc       documentation, warnings are errors
+#   test      host tests
+#   device    the same words on the host and in QEMU: same text, same bits
+#   no-panic  links a program that cannot panic, per target and optimisation level
+#   sizes     bytes of flash and RAM of the firmware, per board
+set -euo pipefail
+cd "$(dirname "$0")"
+
+readonly ALL_STEPS=(setup shell fmt clippy doc test device no-panic sizes)
+readonly TARGETS=(thumbv7em-none-eabihf thumbv6m-none-eabi riscv32imc-unknown-none-elf)
+# What cargo is told to build the firmware for each board, from firmware-example/.
+readonly BOARDS=(
+    "mps2-an386 --target thumbv7em-none-eabihf"
+    "mps2-an385 --target thumbv6m-none-eabi"
+    "riscv-virt --target riscv32imc-unknown-none-elf"
+    "microbit --target thumbv6m-none-eabi --features microbit"
+    "stm32f4 --target thumbv7em-none-eabihf --features stm32f4"
+    "rp2040 --target thumbv6m-none-eabi --features rp2040"
+)
+
+# Output of the test runs of this call, for the counts at the end.
+test_log=$(mktemp)
+trap 'rm -f "$test_log"' EXIT
+
+# for_each_board COMMAND...: runs it in firmware-example, once per board, with cargo's options added.
+for_each_board() {
+    local board name options
+    for board in "${BOARDS[@]}"; do
+        name=${board%% *}
+        read -ra options <<<"${board#* }"
+        echo "--- $name"
+        (cd firmware-example && "$@" "${options[@]}")
+    done
+}
+
+step_setup() { scripts/setup-device.sh "${TARGETS[@]}"; }
+
+step_shell() {
+    if command -v shellcheck >/dev/null; then
+        shellcheck ci.sh .ci/run scripts/*.sh
+    else
+        echo "shellcheck is not installed: skipped"
+    fi
+}
+
+step_fmt() {
+    cargo fmt --all --check
+    (cd firmware-example && cargo fmt --check)
+    (cd tests/no-panic && cargo fmt --check)
+}
+
+step_clippy() {
+    cargo clippy --workspace --all-targets --quiet -- -D warnings
+    local target
+    for target in "${TARGETS[@]}"; do
+        echo "--- runtime for $target"
+        cargo clippy -p model-format -p runtime --target "$target" --quiet -- -D warnings
+    done
+    for_each_board device_clippy
+}
+
+device_clippy() { cargo clippy --release --quiet "$@" -- -D warnings; }
+
+step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet; }
+
+step_test() { cargo test --workspace 2>&1 | tee -a "$test_log"; }
+
+step_device() {
+    cargo test -p kiloformer-tests --test device -- --ignored --nocapture --test-threads=2 2>&1 |
+        tee -a "$test_log"
+}
+
+step_no_panic() {
+    local target profile
+    for target in "${TARGETS[@]}"; do
+        for profile in release smallest; do
+            echo "--- $target, profile $profile"
+            (cd tests/no-panic && cargo build --quiet --profile "$profile" --target "$target")
+        done
+    done
+}
+
+step_sizes() {
+    for_each_board cargo build --release --quiet
+    local board target
+    printf '%-12s %12s %12s %12s %12s\n' board code constants initialised zeroed
+    for board in "${BOARDS[@]}"; do
+        (cd firmware-example && read -ra options <<<"${board#* }" &&
+            cargo build --release --quiet "${options[@]}")
+        target=$(sed -E 's/.*--target ([^ ]+).*/\1/' <<<"$board")
+        size -A -d "firmware-example/target/$target/release/firmware-example" |
+            awk -v board="${board%% *}" '
+                $1 == ".text" || $1 == ".vector_table" || $1 == ".boot2" { code += $2 }
+                $1 == ".rodata" { constants = $2 }
+                $1 == ".data" { data = $2 }
+                $1 == ".bss" || $1 == ".uninit" { zeroed += $2 }
+                END { printf "%-12s %12d %12d %12d %12d\n", board, code, constants, data, zeroed }'
+    done
+}
+
+# Adds up the closing lines of all test runs of this call.
+print_counts() {
+    awk '/^test result:/ { passed += $4; failed += $6 }
+        END { if (passed + failed) printf "%d passed, %d failed\n", passed, failed }' "$test_log"
+}
+
+main() {
+    local step
+    local steps=("$@")
+    [ "$#" -gt 0 ] || steps=("${ALL_STEPS[@]}")
+    for step in "${steps[@]}"; do
+        declare -F "step_${step//-/_}" >/dev/null || {
+            echo "ci.sh: no step '$step'; there are: ${ALL_STEPS[*]}" >&2
+            exit 2
+        }
+        local begin=$SECONDS
+        echo "=== $step"
+        "step_${step//-/_}"
+        echo "=== $step: $((SECONDS - begin)) s"
+    done
+    print_counts
+}
+
+main "$@"
