@@ -31,13 +31,13 @@ readonly BOARDS=(
 test_log=$(mktemp)
 trap 'rm -f "$test_log"' EXIT
 
-# for_each_board COMMAND...: runs it in firmware-example, once per board, with cargo's options added.
+# for_each_board COMMAND...: runs it in firmware-example, once per board, with cargo's options added
+# (--target and its value first) and the board's name in $board_name.
 for_each_board() {
-    local board name options
+    local board board_name options
     for board in "${BOARDS[@]}"; do
-        name=${board%% *}
+        board_name=${board%% *}
         read -ra options <<<"${board#* }"
-        echo "--- $name"
         (cd firmware-example && "$@" "${options[@]}")
     done
 }
@@ -68,7 +68,10 @@ step_clippy() {
     for_each_board device_clippy
 }
 
-device_clippy() { cargo clippy --release --quiet "$@" -- -D warnings; }
+device_clippy() {
+    echo "--- firmware for $board_name"
+    cargo clippy --release --quiet "$@" -- -D warnings
+}
 
 step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet; }
 
@@ -86,25 +89,35 @@ step_no_panic() {
             echo "--- $target, profile $profile"
             (cd tests/no-panic && cargo build --quiet --profile "$profile" --target "$target")
         done
+        notices_a_panic "$target"
     done
 }
 
+# The control: with one panic added the probe must not link, or it proves nothing.
+notices_a_panic() {
+    local output
+    output=$(cd tests/no-panic &&
+        cargo build --quiet --profile smallest --target "$1" --features control 2>&1) || true
+    grep -q "undefined symbol: a_panic_path_survives" <<<"$output" || {
+        echo "the probe does not notice a panic: $output" >&2
+        return 1
+    }
+}
+
 step_sizes() {
-    for_each_board cargo build --release --quiet
-    local board target
     printf '%-12s %12s %12s %12s %12s\n' board code constants initialised zeroed
-    for board in "${BOARDS[@]}"; do
-        (cd firmware-example && read -ra options <<<"${board#* }" &&
-            cargo build --release --quiet "${options[@]}")
-        target=$(sed -E 's/.*--target ([^ ]+).*/\1/' <<<"$board")
-        size -A -d "firmware-example/target/$target/release/firmware-example" |
-            awk -v board="${board%% *}" '
-                $1 == ".text" || $1 == ".vector_table" || $1 == ".boot2" { code += $2 }
-                $1 == ".rodata" { constants = $2 }
-                $1 == ".data" { data = $2 }
-                $1 == ".bss" || $1 == ".uninit" { zeroed += $2 }
-                END { printf "%-12s %12d %12d %12d %12d\n", board, code, constants, data, zeroed }'
-    done
+    for_each_board board_sizes
+}
+
+# Builds for one board, whose options these are, and prints the bytes of its sections.
+board_sizes() {
+    cargo build --release --quiet "$@"
+    size -A -d "target/$2/release/firmware-example" | awk -v board="$board_name" '
+        $1 == ".text" || $1 == ".vector_table" || $1 == ".boot2" { code += $2 }
+        $1 == ".rodata" { constants = $2 }
+        $1 == ".data" { data = $2 }
+        $1 == ".bss" || $1 == ".uninit" { zeroed += $2 }
+        END { printf "%-12s %12d %12d %12d %12d\n", board, code, constants, data, zeroed }'
 }
 
 # Adds up the closing lines of all test runs of this call.
