@@ -34,7 +34,11 @@ pub fn run<S: Read + Write>(console: &mut Console<S>) -> bool {
     loop {
         console.text("> ");
         match console.read_line(&mut buffer) {
-            Line::End | Line::Text(":quit") => return true,
+            Line::Text(":quit") => return true,
+            Line::End => {
+                console.end_line();
+                return true;
+            }
             Line::Text(":batch") => batch(console, &mut speller),
             Line::Text(":help") => help(console),
             Line::Text(word) if word.starts_with(':') => {
