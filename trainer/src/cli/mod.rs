@@ -1,0 +1,28 @@
+//! The command line.
+
+mod train;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Trains, exports and evaluates small encoder-decoder Transformers.
+#[derive(Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train on pairs of texts, or go on with a run.
+    Train(Box<train::Args>),
+}
+
+/// Runs the command line.
+pub fn main() -> Result<()> {
+    match Cli::parse().command {
+        Some(Command::Train(args)) => train::run(&args),
+        None => train::run(&train::Args::default()),
+    }
+}

@@ -1,0 +1,123 @@
+//! Batches: packed sentences without padding, of similar length, in a seeded order.
+
+use model_format::config::SpecialIds;
+
+use crate::engine::attention::Span;
+use crate::rng;
+
+/// Sentences one after another.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Packed {
+    pub ids: Vec<u32>,
+    /// (first, length) of each sentence in `ids`.
+    pub spans: Vec<Span>,
+}
+
+impl Packed {
+    /// Appends a sentence.
+    pub fn push(&mut self, ids: impl IntoIterator<Item = u32>) {
+        let first = self.ids.len();
+        self.ids.extend(ids);
+        self.spans.push((first, self.ids.len() - first));
+    }
+
+    /// The place of every id in its sentence, from 0.
+    pub fn positions(&self) -> Vec<u32> {
+        self.spans.iter().flat_map(|&(_, len)| 0..len as u32).collect()
+    }
+}
+
+/// One example as ids: the symbols only, without start and end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Example {
+    pub source: Vec<u32>,
+    pub target: Vec<u32>,
+}
+
+/// Packed examples for teacher forcing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Pairs {
+    /// Symbols, then end.
+    pub source: Packed,
+    /// Start, then symbols.
+    pub target: Packed,
+    /// Symbols, then end: what `target` must predict.
+    pub labels: Vec<u32>,
+}
+
+impl Pairs {
+    /// Packs examples.
+    pub fn pack<'a>(examples: impl IntoIterator<Item = &'a Example>, special: SpecialIds) -> Self {
+        let mut pairs = Self::default();
+        for example in examples {
+            pairs.source.push(example.source.iter().copied().chain([special.end.into()]));
+            pairs
+                .target
+                .push([special.start.into()].into_iter().chain(example.target.iter().copied()));
+            pairs.labels.extend(example.target.iter().copied().chain([special.end.into()]));
+        }
+        pairs
+    }
+}
+
+/// Batches in this many are sorted by length together: similar lengths, yet a new mix every epoch.
+const CHUNK_BATCHES: usize = 64;
+
+/// The batches of one epoch as indices into `examples`: shuffled, sorted by length within chunks, cut,
+/// and the batches shuffled again. A function of seed and epoch.
+pub fn epoch_batches(
+    examples: &[Example],
+    batch_size: usize,
+    seed: u64,
+    epoch: u64,
+) -> Vec<Vec<u32>> {
+    let mut order: Vec<u32> = (0..examples.len() as u32).collect();
+    rng::shuffle(&mut order, rng::key(&[seed, epoch, 0]));
+    let mut batches = Vec::new();
+    for chunk in order.chunks_mut(batch_size * CHUNK_BATCHES) {
+        chunk.sort_by_key(|&i| {
+            let example = &examples[i as usize];
+            (example.source.len() + example.target.len(), example.source.len(), i)
+        });
+        batches.extend(chunk.chunks(batch_size).map(<[u32]>::to_vec));
+    }
+    rng::shuffle(&mut batches, rng::key(&[seed, epoch, 1]));
+    batches
+}
+
+/// The part of a batch that slice `slice` of `slices` works on: every `slices`-th example, so that all
+/// slices cost the same.
+pub fn slice_of(batch: &[u32], slice: usize, slices: usize) -> impl Iterator<Item = u32> {
+    batch.iter().copied().skip(slice).step_by(slices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn examples(n: usize) -> Vec<Example> {
+        (0..n)
+            .map(|i| Example { source: vec![4; 1 + i * 7 % 13], target: vec![5; 1 + i % 5] })
+            .collect()
+    }
+
+    #[test]
+    fn an_epoch_visits_every_example_once_in_a_seeded_order() {
+        let examples = examples(1000);
+        let batches = epoch_batches(&examples, 32, 7, 3);
+        let mut seen: Vec<u32> = batches.concat();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+        assert_eq!(batches, epoch_batches(&examples, 32, 7, 3));
+        assert_ne!(batches, epoch_batches(&examples, 32, 7, 4));
+        assert_ne!(batches, epoch_batches(&examples, 32, 8, 3));
+    }
+
+    #[test]
+    fn slices_cover_a_batch() {
+        let batch: Vec<u32> = (0..11).collect();
+        let mut all: Vec<u32> = (0..3).flat_map(|s| slice_of(&batch, s, 3)).collect();
+        all.sort_unstable();
+        assert_eq!(all, batch);
+    }
+}

@@ -1,0 +1,277 @@
+//! The loops over elements. `simd` compiles each for the widest vectors the processor has; sums run
+//! in a fixed number of lanes, so that the result does not depend on that width.
+
+use crate::rng::Mask;
+
+/// Runs a closure compiled for the processor's best instruction set.
+#[inline(always)]
+pub fn simd<R>(f: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(f)
+}
+
+const LANES: usize = 16;
+
+/// Sum of `f(i)` over `0..n` in sixteen lanes.
+#[inline(always)]
+fn sum_by(n: usize, f: impl Fn(usize) -> f32) -> f32 {
+    let mut lanes = [0f32; LANES];
+    let whole = n / LANES * LANES;
+    let mut i = 0;
+    while i < whole {
+        for (l, lane) in lanes.iter_mut().enumerate() {
+            *lane += f(i + l);
+        }
+        i += LANES;
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for l in 0..width {
+            lanes[l] += lanes[l + width];
+        }
+        width /= 2;
+    }
+    (whole..n).fold(lanes[0], |sum, i| sum + f(i))
+}
+
+/// The largest element, in sixteen lanes.
+#[inline(always)]
+fn max_of(x: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let tail = chunks.remainder();
+    for chunk in chunks {
+        for (lane, &v) in lanes.iter_mut().zip(chunk) {
+            *lane = if v > *lane { v } else { *lane };
+        }
+    }
+    lanes.iter().chain(tail).fold(f32::NEG_INFINITY, |m, &v| if v > m { v } else { m })
+}
+
+/// e^x to about 1e-7, for x <= 0 (below -87 it stays at e^-87); vectorises, unlike the library's.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    // Adding 1.5 * 2^23 leaves the rounded exponent in the low bits.
+    const MAGIC: f32 = 12_582_912.0;
+    let x = if x > -87.0 { x } else { -87.0 };
+    let shifted = x * std::f32::consts::LOG2_E + MAGIC;
+    let n = shifted - MAGIC;
+    // ln 2 in two parts, so that the reduced argument is exact (Cody and Waite).
+    let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
+    let mut p = 1.987_569_1e-4;
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_5e-2, 0.166_666_65, 0.5] {
+        p = p * r + c;
+    }
+    let p = p * r * r + r + 1.0;
+    p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3F80_0000))
+}
+
+/// Every row of `out` becomes `bias`.
+pub fn fill_rows(out: &mut [f32], bias: &[f32]) {
+    simd(|| {
+        for row in out.chunks_exact_mut(bias.len()) {
+            row.copy_from_slice(bias);
+        }
+    });
+}
+
+/// `bias[c] += sum over rows of x[row, c]`.
+pub fn add_column_sums(bias: &mut [f32], x: &[f32]) {
+    simd(|| {
+        for row in x.chunks_exact(bias.len()) {
+            for (b, &v) in bias.iter_mut().zip(row) {
+                *b += v;
+            }
+        }
+    });
+}
+
+/// `a += b`.
+pub fn add_assign(a: &mut [f32], b: &[f32]) {
+    simd(|| {
+        for (a, &b) in a.iter_mut().zip(b) {
+            *a += b;
+        }
+    });
+}
+
+/// `x = max(0, x)`, with dropout where a mask is given.
+pub fn relu(x: &mut [f32], mask: Option<Mask>) {
+    simd(|| match mask {
+        None => x.iter_mut().for_each(|v| *v = if *v > 0.0 { *v } else { 0.0 }),
+        Some(mask) => {
+            for (i, v) in x.iter_mut().enumerate() {
+                *v = if *v > 0.0 { *v * mask.factor(i) } else { 0.0 };
+            }
+        }
+    });
+}
+
+/// Gradient through `relu`: an output above zero was positive and kept.
+pub fn relu_backward(d: &mut [f32], out: &[f32], scale: f32) {
+    simd(|| {
+        for (d, &out) in d.iter_mut().zip(out) {
+            *d = if out > 0.0 { *d * scale } else { 0.0 };
+        }
+    });
+}
+
+/// `out = x + dropout(branch)`.
+pub fn residual(out: &mut [f32], x: &[f32], branch: &[f32], mask: Option<Mask>) {
+    simd(|| match mask {
+        None => {
+            for ((o, &x), &b) in out.iter_mut().zip(x).zip(branch) {
+                *o = x + b;
+            }
+        }
+        Some(mask) => {
+            for (i, ((o, &x), &b)) in out.iter_mut().zip(x).zip(branch).enumerate() {
+                *o = x + b * mask.factor(i);
+            }
+        }
+    });
+}
+
+/// `out = dropout(x)`: the way forward and, with gradients, the way back.
+pub fn dropout(out: &mut [f32], x: &[f32], mask: Option<Mask>) {
+    simd(|| match mask {
+        None => out.copy_from_slice(x),
+        Some(mask) => {
+            for (i, (o, &x)) in out.iter_mut().zip(x).enumerate() {
+                *o = x * mask.factor(i);
+            }
+        }
+    });
+}
+
+/// LayerNorm over rows of `gamma.len()`: `hat` keeps the normalised rows and `rstd` one number a row
+/// for the way back.
+pub fn layer_norm(
+    x: &[f32],
+    (gamma, beta): (&[f32], &[f32]),
+    eps: f32,
+    hat: &mut [f32],
+    rstd: &mut [f32],
+    out: &mut [f32],
+) {
+    let d = gamma.len();
+    simd(|| {
+        let rows = x.chunks_exact(d).zip(hat.chunks_exact_mut(d)).zip(out.chunks_exact_mut(d));
+        for (((x, hat), out), rstd) in rows.zip(rstd) {
+            let mean = sum_by(d, |i| x[i]) / d as f32;
+            let variance = sum_by(d, |i| (x[i] - mean) * (x[i] - mean)) / d as f32;
+            *rstd = 1.0 / (variance + eps).sqrt();
+            for i in 0..d {
+                hat[i] = (x[i] - mean) * *rstd;
+                out[i] = hat[i] * gamma[i] + beta[i];
+            }
+        }
+    });
+}
+
+/// Gradient through LayerNorm: `dx (+)= ...`, `d_gamma += ...`, `d_beta += ...`.
+pub fn layer_norm_backward(
+    dy: &[f32],
+    hat: &[f32],
+    rstd: &[f32],
+    gamma: &[f32],
+    (d_gamma, d_beta): (&mut [f32], &mut [f32]),
+    (dx, accumulate): (&mut [f32], bool),
+) {
+    let d = gamma.len();
+    let (d_gamma, d_beta) = (&mut d_gamma[..d], &mut d_beta[..d]);
+    simd(|| {
+        let rows = dy.chunks_exact(d).zip(hat.chunks_exact(d)).zip(dx.chunks_exact_mut(d));
+        for (((dy, hat), dx), &rstd) in rows.zip(rstd) {
+            let mean = sum_by(d, |i| dy[i] * gamma[i]) / d as f32;
+            let slope = sum_by(d, |i| dy[i] * gamma[i] * hat[i]) / d as f32;
+            for i in 0..d {
+                d_gamma[i] += dy[i] * hat[i];
+                d_beta[i] += dy[i];
+                let g = rstd * (dy[i] * gamma[i] - mean - hat[i] * slope);
+                dx[i] = if accumulate { dx[i] + g } else { g };
+            }
+        }
+    });
+}
+
+/// Cross-entropy with label smoothing over rows of `vocab` logits, which become gradients times
+/// `scale`. Returns (smoothed loss, plain negative log likelihood), summed over rows.
+///
+/// The smoothing mass is spread over all ids but `pad` (Szegedy et al. 2016).
+pub fn cross_entropy(
+    logits: &mut [f32],
+    targets: &[u32],
+    vocab: usize,
+    pad: usize,
+    smoothing: f32,
+    scale: f32,
+) -> (f64, f64) {
+    let share = smoothing / (vocab - 1) as f32;
+    let mut total = (0f64, 0f64);
+    simd(|| {
+        for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
+            let target = target as usize;
+            let max = max_of(row);
+            let logit_sum = sum_by(vocab, |i| row[i]) - row[pad];
+            let at_target = row[target];
+            row.iter_mut().for_each(|v| *v = exp(*v - max));
+            let sum = sum_by(vocab, |i| row[i]);
+            let log_sum = max + sum.ln();
+            total.1 += f64::from(log_sum - at_target);
+            total.0 += f64::from(
+                (1.0 - smoothing) * (log_sum - at_target)
+                    + share * ((vocab - 1) as f32 * log_sum - logit_sum),
+            );
+            let inverse = scale / sum;
+            let pad_gradient = row[pad] * inverse;
+            row.iter_mut().for_each(|v| *v = *v * inverse - share * scale);
+            row[pad] = pad_gradient;
+            row[target] -= (1.0 - smoothing) * scale;
+        }
+    });
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_accurate() {
+        for i in 0..=87_000 {
+            let x = -(i as f32) / 1000.0;
+            let exact = f64::from(x).exp();
+            let error = (f64::from(exp(x)) - exact).abs() / exact;
+            assert!(error < 2e-7, "exp({x}): relative error {error}");
+        }
+    }
+
+    #[test]
+    fn sums_have_no_lost_element() {
+        for n in 0..70 {
+            assert_eq!(sum_by(n, |i| i as f32), (n * n.saturating_sub(1) / 2) as f32);
+        }
+    }
+
+    #[test]
+    fn cross_entropy_matches_its_definition() {
+        let (vocab, pad, smoothing) = (7, 0, 0.1);
+        let logits: Vec<f32> = (0..14).map(|i| (i as f32 * 1.7).sin() * 3.0).collect();
+        let mut row = logits.clone();
+        let (loss, nll) = cross_entropy(&mut row, &[3, 6], vocab, pad, smoothing, 1.0);
+        let (mut expected, mut expected_nll) = (0.0, 0.0);
+        for (r, &target) in [3usize, 6].iter().enumerate() {
+            let x: Vec<f64> = logits[r * 7..][..7].iter().map(|&v| f64::from(v)).collect();
+            let log_sum = x.iter().map(|v| v.exp()).sum::<f64>().ln();
+            expected_nll += log_sum - x[target];
+            for i in 0..vocab {
+                let q =
+                    if i == pad { 0.0 } else { 0.1 / 6.0 } + if i == target { 0.9 } else { 0.0 };
+                expected += q * (log_sum - x[i]);
+                let gradient = (x[i] - log_sum).exp() - q;
+                assert!((f64::from(row[r * 7 + i]) - gradient).abs() < 1e-6);
+            }
+        }
+        assert!((loss - expected).abs() < 1e-5 && (nll - expected_nll).abs() < 1e-5);
+    }
+}

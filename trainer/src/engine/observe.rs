@@ -1,0 +1,1 @@
+//! Looks at every activation of one sentence.
