@@ -1,2 +1,73 @@
-//! Inference.
-#![no_std]
+//! Encoder-decoder Transformer inference for microcontrollers: `no_std`, no heap, one static arena.
+//!
+//! ```text
+//! session      text -> text; owns no arithmetic
+//!   tokenizer  text <-> TokenId
+//!   search     greedy: a sink of (id, logit)
+//!   encoder    src ids -> memory [src_len, d_model]
+//!   decoder    one id  -> hidden [d_model]  (kv_cache)
+//!     layers   embedding, norm, attention, feed_forward; once, for every Precision
+//!       fixed  integers: the numeric contract     half  f16 weights, f32 arithmetic
+//!         kernels  the few loops that cost time; `reference` is the truth
+//! plan, arena  which buffers lie where, a pure function of the file's configuration
+//! ```
+//!
+//! Layers go down only. On a device, a session is a few lines:
+//!
+//! ```
+//! use runtime::{FixedModel, Session};
+//!
+//! # fn main() {}
+//! # #[allow(dead_code)]
+//! fn pronounce(file: &[u8], arena: &mut [u8]) -> Result<(), Box<dyn std::error::Error>> {
+//!     let model = FixedModel::from_bytes(file)?;
+//!     let mut session = Session::new(&model, arena)?;
+//!     let phones = session.run::<64>("kilobyte")?;
+//!     assert_eq!(phones, "K IH1 L AH0 B AY2 T");
+//!     Ok(())
+//! }
+//! ```
+#![cfg_attr(not(test), no_std)]
+
+#[allow(unsafe_code, reason = "hands out the bytes of a static")]
+mod arena;
+mod decoder;
+mod encoder;
+mod fixed;
+mod half;
+mod kernels;
+mod layers;
+mod plan;
+mod precision;
+mod search;
+mod session;
+mod tokenizer;
+
+pub use arena::{ARENA_ALIGN, StaticArena};
+pub use fixed::FixedPoint;
+pub use half::HalfFloat;
+pub use model_format;
+pub use model_format::Checks;
+pub use plan::{Limits, Plan, arena_len, arena_len_with};
+pub use precision::{Logit, Precision};
+pub use search::LogitsHash;
+pub use session::{
+    ArenaTooSmall, FixedModel, GenerateOptions, Generation, HalfModel, LoadError, RunError,
+    Session, StopReason, TypedModel,
+};
+pub use tokenizer::{EncodeError, MAX_SYMBOL_LEN, TokenId};
+
+/// The bytes of a model file, aligned as [`FixedModel::from_bytes`] needs them, as a
+/// `&'static [u8]`; usable in a `const`, so that [`arena_len`] can read its configuration.
+///
+/// `include_model!("g2p.kfm", section = ".external_flash")` puts the bytes into a link section.
+#[macro_export]
+macro_rules! include_model {
+    ($path:expr $(, section = $section:expr)? $(,)?) => {{
+        #[repr(C, align(16))]
+        struct Aligned<T: ?Sized>(T);
+        $(#[unsafe(link_section = $section)])?
+        static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!($path));
+        &FILE.0 as &'static [u8]
+    }};
+}

@@ -1,0 +1,213 @@
+//! `i8` weights, `i16` activations, integers only: the numeric contract.
+
+mod linear;
+mod norm;
+mod softmax;
+
+use model_format::Model;
+use model_format::NormI32;
+use model_format::config::Precision as Stored;
+use model_format::directory::Slot;
+use model_format::formats::ActivationSlot;
+use model_format::layout::LinearI8;
+use model_format::numeric::{QFormat, rescale};
+use model_format::residual_multiplier;
+
+use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
+
+/// Integer arithmetic: the same bits on every processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FixedPoint;
+
+/// What an `i16` tensor saturates to.
+#[derive(Debug, Clone, Copy)]
+pub struct Range {
+    low: i32,
+    high: i32,
+}
+
+impl Range {
+    fn of(format: QFormat) -> Self {
+        let limit = i32::try_from(format.max_abs()).unwrap_or(0).min(1 << 15);
+        Self { low: -limit, high: limit - 1 }
+    }
+
+    /// Nearest value of the range; `low <= high` by construction.
+    fn saturate(self, value: i32) -> i16 {
+        value.max(self.low).min(self.high) as i16
+    }
+}
+
+/// How a residual stream enters a sum.
+#[derive(Debug, Clone, Copy)]
+pub struct Residual {
+    multiplier: i32,
+    range: Range,
+}
+
+/// Shift of an `i16` operand whose scale may be 0.5 or more.
+const RESIDUAL_SHIFT: u32 = 14;
+/// Shift of an `i8` operand whose scale may be 0.5 or more.
+const EMBEDDING_SHIFT: u32 = 24;
+
+/// A table of embeddings with the multipliers of the look-up.
+#[derive(Debug, Clone, Copy)]
+pub struct Embedding<'m> {
+    table: LinearI8<'m>,
+    multipliers: &'m [i32],
+    range: Range,
+    /// Right shift from Q30 to the output.
+    position_shift: u32,
+}
+
+impl Embedding<'_> {
+    /// `table[id]` in the format of the output, before saturation.
+    fn row(&self, id: usize) -> impl Iterator<Item = i32> {
+        let multiplier = self.multipliers.get(id).copied().unwrap_or(0);
+        let row = self.table.row(id).iter();
+        row.map(move |&w| rescale(i32::from(w) << EMBEDDING_SHIFT, multiplier))
+    }
+
+    fn position(&self, q30: i32) -> i32 {
+        let half = 1_i64 << (self.position_shift - 1);
+        ((i64::from(q30) + half) >> self.position_shift) as i32
+    }
+}
+
+impl Precision for FixedPoint {
+    const STORED: Stored = Stored::FixedPoint;
+    type Activation = i16;
+    type Cached = i8;
+    type Score = i32;
+    type Probability = i16;
+    type Logit = i32;
+    type Linear<'m> = LinearI8<'m>;
+    type Norm<'m> = NormI32<'m>;
+    type Heads<'m> = &'m [[i32; 2]];
+    type Embedding<'m> = Embedding<'m>;
+    type Range = Range;
+    type Residual = Residual;
+
+    fn linear<'m>(model: &Model<'m>, slot: Slot) -> LinearI8<'m> {
+        model.linear_i8(slot)
+    }
+
+    fn norm<'m>(model: &Model<'m>, slot: Slot) -> NormI32<'m> {
+        model.norm_i32(slot)
+    }
+
+    fn heads<'m>(model: &Model<'m>, slot: Slot) -> &'m [[i32; 2]] {
+        model.pairs(slot)
+    }
+
+    fn embedding<'m>(model: &Model<'m>, slot: Slot, output: ActivationSlot) -> Embedding<'m> {
+        let table = model.linear_i8(slot);
+        let is_tied = slot == Slot::TargetEmbedding && model.config().output.is_tied();
+        let multipliers = match is_tied {
+            true => model.multipliers(Slot::TargetEmbeddingScale),
+            false => table.multipliers,
+        };
+        let format = model.formats().get(output);
+        let position_shift =
+            30_u32.saturating_add_signed(-i32::from(format.frac_bits)).clamp(1, 31);
+        Embedding { table, multipliers, range: Range::of(format), position_shift }
+    }
+
+    fn range(model: &Model<'_>, output: ActivationSlot) -> Range {
+        Range::of(model.formats().get(output))
+    }
+
+    fn residual(model: &Model<'_>, stream: ActivationSlot, sum: ActivationSlot) -> Residual {
+        let (stream, sum) = (model.formats().get(stream), model.formats().get(sum));
+        let multiplier = residual_multiplier(stream, sum).unwrap_or(0);
+        Residual { multiplier, range: Range::of(sum) }
+    }
+
+    fn embed(
+        embedding: &Embedding<'_>,
+        id: usize,
+        position: &Position<'_, '_, Self>,
+        out: &mut [i16],
+    ) {
+        let range = embedding.range;
+        let row = embedding.row(id);
+        match position {
+            Position::Learned { table, position } => {
+                for ((out, word), position) in out.iter_mut().zip(row).zip(table.row(*position)) {
+                    *out = range.saturate(word + position);
+                }
+            }
+            Position::Sinusoidal { rotation, interleaved: true } => {
+                let waves = rotation.iter().flatten();
+                for ((out, word), &wave) in out.iter_mut().zip(row).zip(waves) {
+                    *out = range.saturate(word + embedding.position(wave));
+                }
+            }
+            Position::Sinusoidal { rotation, interleaved: false } => {
+                let sines = rotation.iter().map(|[sin, _]| sin);
+                let waves = sines.chain(rotation.iter().map(|[_, cos]| cos));
+                for ((out, word), &wave) in out.iter_mut().zip(row).zip(waves) {
+                    *out = range.saturate(word + embedding.position(wave));
+                }
+            }
+        }
+    }
+
+    fn project(linear: &LinearI8<'_>, x: &[i16], range: Range, out: &mut [i16]) {
+        linear::write(linear, x, out, |_, value| range.saturate(value));
+    }
+
+    fn project_relu(linear: &LinearI8<'_>, x: &[i16], range: Range, out: &mut [i16]) {
+        let range = Range { low: 0, ..range };
+        linear::write(linear, x, out, |_, value| range.saturate(value));
+    }
+
+    fn project_add(linear: &LinearI8<'_>, x: &[i16], residual: Residual, stream: &mut [i16]) {
+        linear::write(linear, x, stream, |old, value| {
+            let kept = rescale(i32::from(old) << RESIDUAL_SHIFT, residual.multiplier);
+            residual.range.saturate(value.saturating_add(kept))
+        });
+    }
+
+    fn project_cached(linear: &LinearI8<'_>, x: &[i16], mut put: impl FnMut(usize, i8)) {
+        linear::for_each_row(linear, x, |row, value| put(row, value.clamp(-127, 127) as i8));
+    }
+
+    fn project_logits(linear: &LinearI8<'_>, x: &[i16], sink: impl FnMut(usize, i32)) {
+        linear::for_each_row(linear, x, sink);
+    }
+
+    fn layer_norm(norm: &NormI32<'_>, x: &[i16], range: Range, out: &mut [i16]) {
+        let statistics = norm::Statistics::of(x, norm.eps);
+        let constants = norm.gamma.iter().zip(norm.beta);
+        for ((out, &x), (&gamma, &beta)) in out.iter_mut().zip(x).zip(constants) {
+            *out = range.saturate(rescale(statistics.normalize(x), gamma).saturating_add(beta));
+        }
+    }
+
+    fn layer_norm_in_place(norm: &NormI32<'_>, range: Range, x: &mut [i16]) {
+        let statistics = norm::Statistics::of(x, norm.eps);
+        for (x, (&gamma, &beta)) in x.iter_mut().zip(norm.gamma.iter().zip(norm.beta)) {
+            *x = range.saturate(rescale(statistics.normalize(*x), gamma).saturating_add(beta));
+        }
+    }
+
+    fn attend(
+        heads: &&[[i32; 2]],
+        head: usize,
+        query: &[i16],
+        cache: HeadCache<'_, i8>,
+        scratch: AttentionScratch<'_, Self>,
+        range: Range,
+        context: &mut [i16],
+    ) {
+        let [score, context_multiplier] = heads.get(head).copied().unwrap_or_default();
+        let AttentionScratch { scores, probabilities } = scratch;
+        linear::multiply_rows(cache.keys, query, scores, |acc| acc);
+        let sum = softmax::exp2_all(scores, score, probabilities);
+        let multiplier = softmax::context_multiplier(context_multiplier, sum);
+        linear::multiply_rows(cache.values, probabilities, context, |acc| {
+            range.saturate(rescale(acc, multiplier))
+        });
+    }
+}

@@ -1,0 +1,178 @@
+//! `f16` weights, `f32` arithmetic, in an order of operations that gives the same bits everywhere.
+
+mod linear;
+mod math;
+
+use model_format::config::Precision as Stored;
+use model_format::directory::Slot;
+use model_format::formats::ActivationSlot;
+use model_format::layout::LinearF16;
+use model_format::{Model, NormF16};
+
+use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
+use linear::{for_each_row, multiply_rows};
+use math::{exp, sqrt, widen};
+
+/// Floating-point arithmetic for cores with an FPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HalfFloat;
+
+/// LayerNorm weights and epsilon.
+#[derive(Debug, Clone, Copy)]
+pub struct Norm<'m> {
+    weights: NormF16<'m>,
+    eps: f32,
+}
+
+const Q30: f32 = 1.0 / (1 << 30) as f32;
+
+impl Precision for HalfFloat {
+    const STORED: Stored = Stored::HalfFloat;
+    type Activation = f32;
+    type Cached = f32;
+    type Score = f32;
+    type Probability = f32;
+    type Logit = f32;
+    type Linear<'m> = LinearF16<'m>;
+    type Norm<'m> = Norm<'m>;
+    type Heads<'m> = ();
+    type Embedding<'m> = LinearF16<'m>;
+    type Range = ();
+    type Residual = ();
+
+    fn linear<'m>(model: &Model<'m>, slot: Slot) -> LinearF16<'m> {
+        model.linear_f16(slot)
+    }
+
+    fn norm<'m>(model: &Model<'m>, slot: Slot) -> Norm<'m> {
+        Norm { weights: model.norm_f16(slot), eps: model.config().layer_norm_eps }
+    }
+
+    fn heads<'m>(_: &Model<'m>, _: Slot) {}
+
+    fn embedding<'m>(model: &Model<'m>, slot: Slot, _: ActivationSlot) -> LinearF16<'m> {
+        model.linear_f16(slot)
+    }
+
+    fn range(_: &Model<'_>, _: ActivationSlot) {}
+
+    fn residual(_: &Model<'_>, _: ActivationSlot, _: ActivationSlot) {}
+
+    fn embed(
+        embedding: &LinearF16<'_>,
+        id: usize,
+        position: &Position<'_, '_, Self>,
+        out: &mut [f32],
+    ) {
+        let scale = sqrt(embedding.cols as f32);
+        for (out, &w) in out.iter_mut().zip(embedding.row(id)) {
+            *out = widen(w) * scale;
+        }
+        match position {
+            Position::Learned { table, position } => {
+                for (out, &w) in out.iter_mut().zip(table.row(*position)) {
+                    *out += widen(w);
+                }
+            }
+            Position::Sinusoidal { rotation, interleaved: true } => {
+                for (out, &wave) in out.iter_mut().zip(rotation.iter().flatten()) {
+                    *out += wave as f32 * Q30;
+                }
+            }
+            Position::Sinusoidal { rotation, interleaved: false } => {
+                let sines = rotation.iter().map(|[sin, _]| sin);
+                let waves = sines.chain(rotation.iter().map(|[_, cos]| cos));
+                for (out, &wave) in out.iter_mut().zip(waves) {
+                    *out += wave as f32 * Q30;
+                }
+            }
+        }
+    }
+
+    fn project(linear: &LinearF16<'_>, x: &[f32], _: (), out: &mut [f32]) {
+        let mut out = out.iter_mut();
+        for_each_row(linear, x, |_, value| {
+            if let Some(out) = out.next() {
+                *out = value;
+            }
+        });
+    }
+
+    fn project_relu(linear: &LinearF16<'_>, x: &[f32], _: (), out: &mut [f32]) {
+        let mut out = out.iter_mut();
+        for_each_row(linear, x, |_, value| {
+            if let Some(out) = out.next() {
+                // Not `max`: its choice between -0 and 0 is the target's.
+                *out = if value > 0.0 { value } else { 0.0 };
+            }
+        });
+    }
+
+    fn project_add(linear: &LinearF16<'_>, x: &[f32], _: (), stream: &mut [f32]) {
+        let mut stream = stream.iter_mut();
+        for_each_row(linear, x, |_, value| {
+            if let Some(stream) = stream.next() {
+                *stream += value;
+            }
+        });
+    }
+
+    fn project_cached(linear: &LinearF16<'_>, x: &[f32], put: impl FnMut(usize, f32)) {
+        for_each_row(linear, x, put);
+    }
+
+    fn project_logits(linear: &LinearF16<'_>, x: &[f32], sink: impl FnMut(usize, f32)) {
+        for_each_row(linear, x, sink);
+    }
+
+    fn layer_norm(norm: &Norm<'_>, x: &[f32], _: (), out: &mut [f32]) {
+        let (mean, scale) = statistics(x, norm.eps);
+        let constants = norm.weights.gamma.iter().zip(norm.weights.beta);
+        for ((out, &x), (&gamma, &beta)) in out.iter_mut().zip(x).zip(constants) {
+            *out = (x - mean) * scale * widen(gamma) + widen(beta);
+        }
+    }
+
+    fn layer_norm_in_place(norm: &Norm<'_>, _: (), x: &mut [f32]) {
+        let (mean, scale) = statistics(x, norm.eps);
+        let constants = norm.weights.gamma.iter().zip(norm.weights.beta);
+        for (x, (&gamma, &beta)) in x.iter_mut().zip(constants) {
+            *x = (*x - mean) * scale * widen(gamma) + widen(beta);
+        }
+    }
+
+    fn attend(
+        (): &(),
+        _: usize,
+        query: &[f32],
+        cache: HeadCache<'_, f32>,
+        scratch: AttentionScratch<'_, Self>,
+        (): (),
+        context: &mut [f32],
+    ) {
+        let AttentionScratch { scores, probabilities } = scratch;
+        let scale = 1.0 / sqrt(query.len() as f32);
+        multiply_rows(cache.keys, query, scores, |acc| acc * scale);
+        let mut max = f32::NEG_INFINITY;
+        for &score in scores.iter() {
+            if score > max {
+                max = score;
+            }
+        }
+        let mut sum = 0.0;
+        for (probability, &score) in probabilities.iter_mut().zip(scores.iter()) {
+            *probability = exp(score - max);
+            sum += *probability;
+        }
+        let inverse = 1.0 / sum;
+        multiply_rows(cache.values, probabilities, context, |acc| acc * inverse);
+    }
+}
+
+/// Mean, and `1 / sqrt(variance + eps)` (Ba et al. 2016, eq. 4).
+fn statistics(x: &[f32], eps: f32) -> (f32, f32) {
+    let n = x.len() as f32;
+    let mean = x.iter().fold(0.0, |sum, x| sum + x) / n;
+    let variance = x.iter().fold(0.0, |sum, x| sum + (x - mean) * (x - mean)) / n;
+    (mean, 1.0 / sqrt(variance + eps))
+}

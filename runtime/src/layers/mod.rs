@@ -1,0 +1,38 @@
+//! The layers, written once for every number type.
+
+mod attention;
+mod embedding;
+mod feed_forward;
+
+pub use attention::{Attention, AttentionSlots, HeadShape, KvCache};
+pub use embedding::{Embedding, rotate, start_rotation};
+pub use feed_forward::FeedForward;
+
+use model_format::Model;
+use model_format::directory::Slot;
+use model_format::formats::ActivationSlot;
+
+use crate::precision::Precision;
+
+/// LayerNorm with the format of its output.
+pub struct Norm<'m, P: Precision> {
+    weights: P::Norm<'m>,
+    range: P::Range,
+}
+
+impl<'m, P: Precision> Norm<'m, P> {
+    /// The norm at `slot`, which writes `output`.
+    pub fn new(model: &Model<'m>, slot: Slot, output: ActivationSlot) -> Self {
+        Self { weights: P::norm(model, slot), range: P::range(model, output) }
+    }
+
+    /// `out = LayerNorm(x)`, both `[d_model]`.
+    pub fn forward(&self, x: &[P::Activation], out: &mut [P::Activation]) {
+        P::layer_norm(&self.weights, x, self.range, out);
+    }
+
+    /// `x = LayerNorm(x)`, `[d_model]`.
+    pub fn forward_in_place(&self, x: &mut [P::Activation]) {
+        P::layer_norm_in_place(&self.weights, self.range, x);
+    }
+}

@@ -1,0 +1,203 @@
+//! Which buffers lie where in the arena: a pure function of configuration, precision and limits.
+//!
+//! ```text
+//! encoder    [ scratch: query, keys, values, ... ][ stream = memory, source_len x d_model ]
+//! cross      [ cross keys and values             ][ memory                                ]
+//! decoder    [ cross keys and values ][ self-attention cache, scratch                     ]
+//! ```
+//!
+//! Encoder scratch shares bytes with the cross-attention cache, and the decoder's cache and scratch
+//! with `memory`, which is dead once cross keys and values are stored.
+
+use model_format::config::{ModelConfig, Positions, Precision};
+use model_format::header::{Header, HeaderError};
+
+use crate::arena::ARENA_ALIGN;
+
+/// The longest sequences a session takes; each at most what the file allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Limits {
+    /// Most source ids, end id included.
+    pub source_len: u16,
+    /// Most produced ids, end id included.
+    pub target_len: u16,
+}
+
+/// Where everything lies, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// The sequences that fit.
+    pub limits: Limits,
+    /// Cross keys and values of all decoder layers, at the start of the arena.
+    pub cross: usize,
+    /// Offset of the encoder's stream, which becomes `memory`.
+    pub memory_offset: usize,
+    /// Length of the stream.
+    pub memory: usize,
+    /// Encoder scratch, at the start of the arena.
+    pub encoder_scratch: usize,
+    /// Self-attention cache, after `cross`.
+    pub self_cache: usize,
+    /// Decoder scratch, after the cache.
+    pub decoder_scratch: usize,
+    /// All of it.
+    pub total: usize,
+}
+
+/// Bytes of one element of each type of buffer.
+struct Sizes {
+    activation: usize,
+    cached: usize,
+    score: usize,
+    probability: usize,
+}
+
+const fn sizes(precision: Precision) -> Sizes {
+    match precision {
+        Precision::FixedPoint => Sizes { activation: 2, cached: 1, score: 4, probability: 2 },
+        Precision::HalfFloat => Sizes { activation: 4, cached: 4, score: 4, probability: 4 },
+    }
+}
+
+/// Rounds up to where the next buffer begins.
+pub(crate) const fn padded(bytes: usize) -> usize {
+    bytes.saturating_add(3) & !3
+}
+
+const fn buffer(len: usize, size: usize) -> usize {
+    padded(len.saturating_mul(size))
+}
+
+const fn max(a: usize, b: usize) -> usize {
+    if a > b { a } else { b }
+}
+
+/// Elements of a rotation: sine and cosine for every pair of columns.
+pub(crate) const fn rotation_len(config: &ModelConfig) -> usize {
+    match config.positions {
+        Positions::Learned => 0,
+        _ => config.d_model as usize / 2,
+    }
+}
+
+const ROTATION_SIZE: usize = 8;
+
+impl Plan {
+    /// Lays out the arena for `limits`, or for what the file allows where that is less.
+    ///
+    /// Lengths saturate: a plan that no memory can hold has a `total` of `usize::MAX`.
+    pub const fn new(header: &Header, limits: Limits) -> Self {
+        let config = &header.config;
+        let limits = Limits {
+            source_len: at_most(limits.source_len, config.max_source_len),
+            target_len: at_most(limits.target_len, config.max_target_len),
+        };
+        let size = sizes(header.precision);
+        let d_model = config.d_model as usize;
+        let source = limits.source_len as usize;
+        let n_layers = config.decoder.n_layers as usize;
+        let cross = buffer(source * d_model, size.cached).saturating_mul(2 * n_layers);
+        let memory = buffer(source * d_model, size.activation);
+        let encoder_scratch = encoder_scratch(config, &size, source);
+        let memory_offset = max(encoder_scratch, cross);
+        let self_cache =
+            buffer(limits.target_len as usize * d_model, size.cached).saturating_mul(2 * n_layers);
+        let decoder_scratch = decoder_scratch(config, &size, limits);
+        let decoder = cross.saturating_add(self_cache).saturating_add(decoder_scratch);
+        let total = max(memory_offset.saturating_add(memory), decoder);
+        Self {
+            limits,
+            cross,
+            memory_offset,
+            memory,
+            encoder_scratch,
+            self_cache,
+            decoder_scratch,
+            total,
+        }
+    }
+
+    /// Lays out the arena for the longest sequences the file allows.
+    pub const fn of(header: &Header) -> Self {
+        Self::new(header, Limits::of(&header.config))
+    }
+}
+
+impl Limits {
+    /// What the file allows.
+    pub const fn of(config: &ModelConfig) -> Self {
+        Self { source_len: config.max_source_len, target_len: config.max_target_len }
+    }
+}
+
+/// The largest of the encoder's three phases: embedding, attention, feed-forward.
+const fn encoder_scratch(config: &ModelConfig, size: &Sizes, source: usize) -> usize {
+    let d_model = config.d_model as usize;
+    let embed = buffer(rotation_len(config), ROTATION_SIZE);
+    let attention = buffer(source * d_model, size.activation)
+        .saturating_add(buffer(source * d_model, size.cached).saturating_mul(2))
+        .saturating_add(buffer(d_model, size.activation))
+        .saturating_add(attention_scratch(size, source));
+    let feed_forward =
+        buffer(d_model, size.activation) + buffer(config.encoder.d_ff as usize, size.activation);
+    max(embed, max(attention, feed_forward))
+}
+
+/// Scores and probabilities over `len` positions.
+const fn attention_scratch(size: &Sizes, len: usize) -> usize {
+    buffer(len, size.score) + buffer(len, size.probability)
+}
+
+/// Rotation, stream and norm, and the larger of attention (with a query) and feed-forward.
+const fn decoder_scratch(config: &ModelConfig, size: &Sizes, limits: Limits) -> usize {
+    let d_model = config.d_model as usize;
+    let longest = max(limits.source_len as usize, limits.target_len as usize);
+    let attention = buffer(d_model, size.activation) + attention_scratch(size, longest);
+    let feed_forward = buffer(config.decoder.d_ff as usize, size.activation);
+    buffer(rotation_len(config), ROTATION_SIZE)
+        + 2 * buffer(d_model, size.activation)
+        + max(attention, feed_forward)
+}
+
+const fn at_most(a: u16, b: u16) -> u16 {
+    if a < b { a } else { b }
+}
+
+/// The exact length of the arena of `file` for the longest sequences it allows, for a `static`:
+///
+/// ```compile_fail
+/// # use runtime::StaticArena;
+/// static MODEL: &[u8] = b"not a model: this does not compile";
+/// static ARENA: StaticArena<{ runtime::arena_len(MODEL) }> = StaticArena::new();
+/// ```
+///
+/// # Panics
+/// When the start of `file` is not that of a model, which fails the build in a `const`. At run time
+/// [`arena_len_with`] answers with an error instead.
+pub const fn arena_len(file: &[u8]) -> usize {
+    match Header::read(file) {
+        Ok(header) => Plan::of(&header).total,
+        Err(_) => panic!("the bytes are not a Kiloformer model that this version reads"),
+    }
+}
+
+/// The exact length of the arena of `file` for `limits`.
+///
+/// A slice that does not start on a multiple of 16 needs up to 15 bytes more.
+///
+/// # Errors
+/// When the start of `file` is not that of a model.
+pub const fn arena_len_with(file: &[u8], limits: Limits) -> Result<usize, HeaderError> {
+    match Header::read(file) {
+        Ok(header) => Ok(Plan::new(&header, limits).total),
+        Err(error) => Err(error),
+    }
+}
+
+/// `arena` from its first multiple of 16 on, cut to `total`; the bytes needed otherwise.
+pub(crate) fn fit(arena: &mut [u8], total: usize) -> Result<&mut [u8], usize> {
+    let skip = arena.as_ptr().addr().wrapping_neg() % ARENA_ALIGN;
+    let needed = skip.saturating_add(total);
+    arena.get_mut(skip..needed).ok_or(needed)
+}

@@ -1,0 +1,198 @@
+//! What the layers need of a number type; [`FixedPoint`](crate::FixedPoint) and
+//! [`HalfFloat`](crate::HalfFloat) are the two.
+
+use bytemuck::{AnyBitPattern, NoUninit};
+use model_format::Model;
+use model_format::config::Precision as Stored;
+use model_format::directory::Slot;
+use model_format::formats::ActivationSlot;
+
+/// A number that lies in the arena.
+pub trait Number: AnyBitPattern + NoUninit {}
+
+impl<T: AnyBitPattern + NoUninit> Number for T {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for crate::FixedPoint {}
+    impl Sealed for crate::HalfFloat {}
+}
+
+/// Rows of a cache that one head sees: row `r` is `data[r * stride..][..cols]`.
+#[derive(Clone, Copy)]
+pub struct Rows<'a, T> {
+    /// The cache from the head's first element on.
+    pub data: &'a [T],
+    /// Distance between the starts of two rows.
+    pub stride: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+}
+
+impl<'a, T> Rows<'a, T> {
+    /// Row `row`; empty past the end.
+    pub fn row(&self, row: usize) -> &'a [T] {
+        let start = row.saturating_mul(self.stride);
+        self.data.get(start..start.saturating_add(self.cols)).unwrap_or_default()
+    }
+}
+
+/// The cache that one head sees: `keys` is `[len, d_k]`, `values` is transposed, `[d_k, len]`.
+#[derive(Clone, Copy)]
+pub struct HeadCache<'a, T> {
+    /// Keys.
+    pub keys: Rows<'a, T>,
+    /// Values.
+    pub values: Rows<'a, T>,
+}
+
+/// Buffers of one attention head, each as long as the positions it sees.
+pub struct AttentionScratch<'a, P: Precision> {
+    /// Scores `[len]`.
+    pub scores: &'a mut [P::Score],
+    /// Probabilities before their division by the sum, `[len]`.
+    pub probabilities: &'a mut [P::Probability],
+}
+
+/// Position of a token in the embedding.
+pub enum Position<'a, 'm, P: Precision> {
+    /// Sine and cosine (Q30) of every pair of columns.
+    Sinusoidal {
+        /// `[d_model / 2]` of `[sin, cos]`.
+        rotation: &'a [[i32; 2]],
+        /// Whether sine and cosine alternate; in halves otherwise.
+        interleaved: bool,
+    },
+    /// A row of a learned table.
+    Learned {
+        /// The table.
+        table: P::Embedding<'m>,
+        /// The row.
+        position: usize,
+    },
+}
+
+/// The operations of a layer on one number type. Every output is written in full.
+///
+/// Shapes: `x` is `[cols]` and `out` `[rows]` of the weights.
+pub trait Precision: sealed::Sealed + Copy + 'static {
+    /// How files store it.
+    const STORED: Stored;
+    /// Activations.
+    type Activation: Number;
+    /// Elements of the key and value caches.
+    type Cached: Number;
+    /// Attention scores.
+    type Score: Number;
+    /// Probabilities.
+    type Probability: Number;
+    /// What the output layer gives.
+    type Logit: Logit;
+    /// Weights of a linear layer.
+    type Linear<'m>: Copy;
+    /// Weights of a LayerNorm.
+    type Norm<'m>: Copy;
+    /// Constants of the heads of an attention.
+    type Heads<'m>: Copy;
+    /// A table of embeddings.
+    type Embedding<'m>: Copy;
+    /// What an output saturates to.
+    type Range: Copy;
+    /// How a residual stream enters a sum.
+    type Residual: Copy;
+
+    /// Linear weights of `model`.
+    fn linear<'m>(model: &Model<'m>, slot: Slot) -> Self::Linear<'m>;
+    /// LayerNorm weights of `model`.
+    fn norm<'m>(model: &Model<'m>, slot: Slot) -> Self::Norm<'m>;
+    /// Head constants of `model`.
+    fn heads<'m>(model: &Model<'m>, slot: Slot) -> Self::Heads<'m>;
+    /// An embedding of `model`, written to `output`.
+    fn embedding<'m>(model: &Model<'m>, slot: Slot, output: ActivationSlot) -> Self::Embedding<'m>;
+    /// What `output` saturates to.
+    fn range(model: &Model<'_>, output: ActivationSlot) -> Self::Range;
+    /// How `stream` enters `sum`.
+    fn residual(model: &Model<'_>, stream: ActivationSlot, sum: ActivationSlot) -> Self::Residual;
+
+    /// `out = embedding[id] * sqrt(d_model) + position`.
+    fn embed(
+        embedding: &Self::Embedding<'_>,
+        id: usize,
+        position: &Position<'_, '_, Self>,
+        out: &mut [Self::Activation],
+    );
+    /// `out = W x + b`.
+    fn project(
+        linear: &Self::Linear<'_>,
+        x: &[Self::Activation],
+        range: Self::Range,
+        out: &mut [Self::Activation],
+    );
+    /// `out = max(0, W x + b)`.
+    fn project_relu(
+        linear: &Self::Linear<'_>,
+        x: &[Self::Activation],
+        range: Self::Range,
+        out: &mut [Self::Activation],
+    );
+    /// `stream = stream + W x + b`.
+    fn project_add(
+        linear: &Self::Linear<'_>,
+        x: &[Self::Activation],
+        residual: Self::Residual,
+        stream: &mut [Self::Activation],
+    );
+    /// `put(row, W x + b)` in the cache's numbers.
+    fn project_cached(
+        linear: &Self::Linear<'_>,
+        x: &[Self::Activation],
+        put: impl FnMut(usize, Self::Cached),
+    );
+    /// `sink(row, W x + b)` as logits, rows ascending.
+    fn project_logits(
+        linear: &Self::Linear<'_>,
+        x: &[Self::Activation],
+        sink: impl FnMut(usize, Self::Logit),
+    );
+    /// `out = LayerNorm(x)`.
+    fn layer_norm(
+        norm: &Self::Norm<'_>,
+        x: &[Self::Activation],
+        range: Self::Range,
+        out: &mut [Self::Activation],
+    );
+    /// `x = LayerNorm(x)`.
+    fn layer_norm_in_place(norm: &Self::Norm<'_>, range: Self::Range, x: &mut [Self::Activation]);
+    /// One head: `context = softmax(keys query / sqrt(d_k)) values` (Vaswani et al. 2017, eq. 1).
+    ///
+    /// `query` and `context` are `[d_k]`.
+    fn attend(
+        heads: &Self::Heads<'_>,
+        head: usize,
+        query: &[Self::Activation],
+        cache: HeadCache<'_, Self::Cached>,
+        scratch: AttentionScratch<'_, Self>,
+        range: Self::Range,
+        context: &mut [Self::Activation],
+    );
+}
+
+/// A score of the vocabulary: compared, and hashed byte by byte.
+pub trait Logit: Copy + PartialOrd {
+    /// Its little-endian bytes.
+    fn to_le_bytes(self) -> [u8; 4];
+}
+
+impl Logit for i32 {
+    fn to_le_bytes(self) -> [u8; 4] {
+        self.to_le_bytes()
+    }
+}
+
+impl Logit for f32 {
+    fn to_le_bytes(self) -> [u8; 4] {
+        self.to_le_bytes()
+    }
+}

@@ -1,0 +1,189 @@
+//! Text <-> ids, by the vocabulary of the file alone.
+
+use core::fmt;
+
+use model_format::config::{Segmentation, UnknownPolicy};
+use model_format::{Model, fold_case};
+
+/// An id of a vocabulary.
+pub type TokenId = u16;
+
+/// Why a text cannot be given to the encoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum EncodeError {
+    /// No symbol at all.
+    Empty,
+    /// A symbol that the vocabulary does not have, in a model that refuses them.
+    UnknownSymbol {
+        /// Its place, counted in symbols.
+        index: usize,
+        /// Its offset in the text, in bytes.
+        offset: usize,
+        /// Its first `char`.
+        first: char,
+    },
+    /// More symbols than the session takes.
+    TooLong {
+        /// Symbols of the text.
+        len: usize,
+        /// Symbols that fit.
+        limit: usize,
+    },
+    /// A symbol of more than [`MAX_SYMBOL_LEN`] bytes.
+    SymbolTooLong {
+        /// Its offset in the text, in bytes.
+        offset: usize,
+    },
+}
+
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the text is empty"),
+            Self::UnknownSymbol { index, offset, first } => write!(
+                f,
+                "symbol {} (byte {offset}) starting with {first:?} is not in the vocabulary",
+                index + 1
+            ),
+            Self::TooLong { len, limit } => {
+                write!(f, "the text has {len} symbols, the limit is {limit}")
+            }
+            Self::SymbolTooLong { offset } => {
+                write!(f, "the symbol at byte {offset} has more than {MAX_SYMBOL_LEN} bytes")
+            }
+        }
+    }
+}
+
+impl core::error::Error for EncodeError {}
+
+/// The longest symbol of a text in bytes, after lower-casing.
+pub const MAX_SYMBOL_LEN: usize = 64;
+
+/// The ids of `text`, without the end id.
+pub(crate) fn encode<'t>(
+    model: &'t Model<'_>,
+    text: &'t str,
+) -> impl Iterator<Item = Result<TokenId, EncodeError>> + Clone + 't {
+    let start = text.as_ptr().addr();
+    let characters = model.text().source == Segmentation::Characters;
+    let pieces = Pieces { rest: text, characters };
+    pieces.enumerate().map(move |(index, piece)| {
+        let offset = piece.as_ptr().addr().wrapping_sub(start);
+        let mut folded = Symbol::default();
+        let is_whole = match model.text().fold_case {
+            true => piece.chars().flat_map(fold_case).all(|c| folded.push(c)),
+            false => piece.chars().all(|c| folded.push(c)),
+        };
+        if !is_whole {
+            return Err(EncodeError::SymbolTooLong { offset });
+        }
+        match (model.source_vocabulary().id(folded.as_str()), model.text().unknown) {
+            (Some(id), _) => Ok(id),
+            (None, UnknownPolicy::Replace) => Ok(model.config().special.unknown),
+            (None, UnknownPolicy::Refuse) => {
+                let first = piece.chars().next().unwrap_or_default();
+                Err(EncodeError::UnknownSymbol { index, offset, first })
+            }
+        }
+    })
+}
+
+/// Cuts a text into symbols.
+#[derive(Clone)]
+struct Pieces<'t> {
+    rest: &'t str,
+    characters: bool,
+}
+
+impl<'t> Iterator for Pieces<'t> {
+    type Item = &'t str;
+
+    fn next(&mut self) -> Option<&'t str> {
+        let rest = match self.characters {
+            true => self.rest,
+            false => self.rest.trim_start(),
+        };
+        let first = rest.chars().next()?;
+        let end = match self.characters {
+            true => first.len_utf8(),
+            false => rest.find(char::is_whitespace).unwrap_or(rest.len()),
+        };
+        let (piece, rest) = rest.split_at_checked(end)?;
+        self.rest = rest;
+        Some(piece)
+    }
+}
+
+/// One symbol after lower-casing.
+struct Symbol {
+    bytes: [u8; MAX_SYMBOL_LEN],
+    len: usize,
+}
+
+impl Default for Symbol {
+    fn default() -> Self {
+        Self { bytes: [0; MAX_SYMBOL_LEN], len: 0 }
+    }
+}
+
+impl Symbol {
+    /// Appends `c`; whether it fitted.
+    fn push(&mut self, c: char) -> bool {
+        let mut utf8 = [0; 4];
+        let bytes = c.encode_utf8(&mut utf8).as_bytes();
+        let room = self.bytes.get_mut(self.len..).unwrap_or_default();
+        if room.len() < bytes.len() {
+            return false;
+        }
+        for (to, from) in room.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        self.len += bytes.len();
+        true
+    }
+
+    fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..self.len).unwrap_or_default();
+        core::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+/// Writes ids as text into the caller's memory.
+pub(crate) struct TextWriter<'b> {
+    buffer: &'b mut [u8],
+    len: usize,
+    separator: &'static str,
+}
+
+impl<'b> TextWriter<'b> {
+    pub fn new(buffer: &'b mut [u8], segmentation: Segmentation) -> Self {
+        let separator = match segmentation {
+            Segmentation::Characters => "",
+            Segmentation::Symbols => " ",
+        };
+        Self { buffer, len: 0, separator }
+    }
+
+    /// Appends one symbol; `false` where it does not fit, and then nothing of it is written.
+    pub fn push(&mut self, symbol: &str) -> bool {
+        let separator = if self.len == 0 { "" } else { self.separator };
+        let room = self.buffer.get_mut(self.len..).unwrap_or_default();
+        let len = separator.len() + symbol.len();
+        if room.len() < len {
+            return false;
+        }
+        for (to, from) in room.iter_mut().zip(separator.bytes().chain(symbol.bytes())) {
+            *to = from;
+        }
+        self.len += len;
+        true
+    }
+
+    /// What was written.
+    pub fn finish(self) -> &'b str {
+        let written = self.buffer.get(..self.len).unwrap_or_default();
+        core::str::from_utf8(written).unwrap_or_default()
+    }
+}
