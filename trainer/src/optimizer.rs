@@ -1,8 +1,8 @@
 //! AdamW over the flat buffers: schedules, clipping, averaging of weights.
 
+use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::kernels::simd;
 use crate::params::ParamLayout;
 
 /// How the learning rate moves.
@@ -77,25 +77,23 @@ impl Weights {
 }
 
 /// Euclidean norm of the gradient, summed in `f64` by blocks.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn norm(grads: &[f32]) -> f32 {
-    let sum: f64 = grads
-        .chunks(1024)
-        .map(|block| {
-            let mut lanes = [0f32; 16];
-            simd(|| {
-                for chunk in block.chunks(16) {
-                    for (lane, &g) in lanes.iter_mut().zip(chunk) {
-                        *lane += g * g;
-                    }
-                }
-            });
-            lanes.iter().map(|&l| f64::from(l)).sum::<f64>()
-        })
-        .sum();
+    let mut sum = 0f64;
+    for block in grads.chunks(1024) {
+        let mut lanes = [0f32; 16];
+        for chunk in block.chunks(16) {
+            for (lane, &g) in lanes.iter_mut().zip(chunk) {
+                *lane += g * g;
+            }
+        }
+        sum += lanes.iter().map(|&l| f64::from(l)).sum::<f64>();
+    }
     sum.sqrt() as f32
 }
 
 /// One step of AdamW, counted from 1; returns the gradient's norm before clipping.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn adam_step(
     config: &AdamConfig,
     layout: &ParamLayout,
@@ -116,16 +114,14 @@ pub fn adam_step(
         let at = spec.range();
         let params = weights.params[at.clone()].iter_mut().zip(&mut weights.ema[at.clone()]);
         let moments = weights.moment1[at.clone()].iter_mut().zip(&mut weights.moment2[at.clone()]);
-        simd(|| {
-            for (((p, ema), (m, v)), &g) in params.zip(moments).zip(&grads[at]) {
-                let g = g * clip;
-                *m = beta1 * *m + (1.0 - beta1) * g;
-                *v = beta2 * *v + (1.0 - beta2) * g * g;
-                let direction = (*m / correction1) / ((*v / correction2).sqrt() + eps);
-                *p -= decay * *p + rate * direction;
-                *ema = ema_keep * *ema + (1.0 - ema_keep) * *p;
-            }
-        });
+        for (((p, ema), (m, v)), &g) in params.zip(moments).zip(&grads[at]) {
+            let g = g * clip;
+            *m = beta1 * *m + (1.0 - beta1) * g;
+            *v = beta2 * *v + (1.0 - beta2) * g * g;
+            let direction = (*m / correction1) / ((*v / correction2).sqrt() + eps);
+            *p -= decay * *p + rate * direction;
+            *ema = ema_keep * *ema + (1.0 - ema_keep) * *p;
+        }
     }
     norm
 }

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod eval;
 mod train;
 
 use anyhow::Result;
@@ -17,12 +18,15 @@ struct Cli {
 enum Command {
     /// Train on pairs of texts, or go on with a run.
     Train(Box<train::Args>),
+    /// Score a checkpoint on pairs of texts.
+    Eval(eval::Args),
 }
 
 /// Runs the command line.
 pub fn main() -> Result<()> {
     match Cli::parse().command {
         Some(Command::Train(args)) => train::run(&args),
+        Some(Command::Eval(args)) => eval::run(&args),
         None => train::run(&train::Args::default()),
     }
 }

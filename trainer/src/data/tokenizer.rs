@@ -119,8 +119,12 @@ impl Tokenizer {
     /// The text of ids; symbols are joined as they were split.
     pub fn decode(&self, ids: &[u32]) -> String {
         let symbols = ids.iter().map(|&id| self.symbols[id as usize].as_str());
-        let separator = if self.splitting.unit == Unit::Word { " " } else { "" };
-        symbols.collect::<Vec<_>>().join(separator)
+        symbols.collect::<Vec<_>>().join(self.separator())
+    }
+
+    /// What stands between two symbols of a text.
+    pub fn separator(&self) -> &'static str {
+        if self.splitting.unit == Unit::Word { " " } else { "" }
     }
 }
 

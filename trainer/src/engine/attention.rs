@@ -3,7 +3,9 @@
 //! Each (sentence, head) works on small tiles copied to contiguous memory with rows padded to whole
 //! vectors; the padding is zero and its results are never read.
 
-use super::kernels::{exp, simd};
+use multiversion::multiversion;
+
+use super::kernels::exp;
 use crate::rng::Mask;
 
 /// Numbers to a vector of the tiles.
@@ -130,6 +132,7 @@ fn softmax_row(row: &mut [f32], visible: usize, scale: f32) {
 
 /// `context = softmax(q k^T / sqrt(d_k)) v` for every sentence and head; `probs` is kept for the way
 /// back. A query that sees nothing gets zeros.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn attend(
     q: Columns,
     k: Columns,
@@ -144,28 +147,26 @@ pub fn attend(
     let (width, d_model) = (pad(d_k), n_heads * d_k);
     let Tiles { a: queries, b: keys, c: values, d: out, e: dropped } = tiles;
     let mut at = 0;
-    simd(|| {
-        for (&q_span, &k_span) in shape.query_spans.iter().zip(shape.key_spans) {
-            let (q_len, k_len, k_width) = (q_span.1, k_span.1, pad(k_span.1));
-            for head in 0..n_heads {
-                load(queries, q, q_span, head, d_k);
-                load_transposed(keys, k, k_span, head, d_k);
-                load(values, v, k_span, head, d_k);
-                let p = &mut probs[at..at + q_len * k_width];
-                tile_product(p, queries, (width, 1), keys, (q_len, d_k, k_width));
-                for (i, row) in p.chunks_exact_mut(k_width.max(1)).enumerate() {
-                    let visible = if shape.causal { k_len.min(i + 1) } else { k_len };
-                    softmax_row(row, visible, scale);
-                }
-                let p = drop_probs(p, shape.mask, at, dropped);
-                out.clear();
-                out.resize(q_len * width, 0.0);
-                tile_product(out, p, (k_width, 1), values, (q_len, k_len, width));
-                store(context, out, q_span, (head, d_k), (d_model, 0));
-                at += q_len * k_width;
+    for (&q_span, &k_span) in shape.query_spans.iter().zip(shape.key_spans) {
+        let (q_len, k_len, k_width) = (q_span.1, k_span.1, pad(k_span.1));
+        for head in 0..n_heads {
+            load(queries, q, q_span, head, d_k);
+            load_transposed(keys, k, k_span, head, d_k);
+            load(values, v, k_span, head, d_k);
+            let p = &mut probs[at..at + q_len * k_width];
+            tile_product(p, queries, (width, 1), keys, (q_len, d_k, k_width));
+            for (i, row) in p.chunks_exact_mut(k_width.max(1)).enumerate() {
+                let visible = if shape.causal { k_len.min(i + 1) } else { k_len };
+                softmax_row(row, visible, scale);
             }
+            let p = drop_probs(p, shape.mask, at, dropped);
+            out.clear();
+            out.resize(q_len * width, 0.0);
+            tile_product(out, p, (k_width, 1), values, (q_len, k_len, width));
+            store(context, out, q_span, (head, d_k), (d_model, 0));
+            at += q_len * k_width;
         }
-    });
+    }
 }
 
 /// The probabilities after dropout.
@@ -205,6 +206,7 @@ pub struct AttentionGradients<'a> {
 
 /// Gradient through `attend`, from that of the context `[rows, d_model]`.
 #[allow(clippy::too_many_arguments)] // three inputs, their probabilities, one gradient in, one out
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn attend_backward(
     d_context: &[f32],
     q: Columns,
@@ -221,45 +223,43 @@ pub fn attend_backward(
     let d_context = Columns { data: d_context, stride: d_model, first: 0 };
     let Tiles { a: x, b: y, c: d_scores, d: out, e: dropped } = tiles;
     let mut at = 0;
-    simd(|| {
-        for (&q_span, &k_span) in shape.query_spans.iter().zip(shape.key_spans) {
-            let (q_len, k_len, k_width) = (q_span.1, k_span.1, pad(k_span.1));
-            for head in 0..n_heads {
-                let p = &probs[at..at + q_len * k_width];
-                // d_values = probs^T d_context
-                load(x, d_context, q_span, head, d_k);
-                out.clear();
-                out.resize(k_len.max(q_len) * width, 0.0);
-                let kept = drop_probs(p, shape.mask, at, dropped);
-                tile_product(out, kept, (1, k_width), x, (k_len, q_len, width));
-                store(gradients.key_value, out, k_span, (head, d_k), (2 * d_model, d_model));
-                // d_probs = d_context values^T, then through dropout and softmax
-                load_transposed(y, v, k_span, head, d_k);
-                d_scores.clear();
-                d_scores.resize(q_len * k_width, 0.0);
-                tile_product(d_scores, x, (width, 1), y, (q_len, d_k, k_width));
-                if let Some(mask) = shape.mask {
-                    for (i, d) in d_scores.iter_mut().enumerate() {
-                        *d *= mask.factor(at + i);
-                    }
+    for (&q_span, &k_span) in shape.query_spans.iter().zip(shape.key_spans) {
+        let (q_len, k_len, k_width) = (q_span.1, k_span.1, pad(k_span.1));
+        for head in 0..n_heads {
+            let p = &probs[at..at + q_len * k_width];
+            // d_values = probs^T d_context
+            load(x, d_context, q_span, head, d_k);
+            out.clear();
+            out.resize(k_len.max(q_len) * width, 0.0);
+            let kept = drop_probs(p, shape.mask, at, dropped);
+            tile_product(out, kept, (1, k_width), x, (k_len, q_len, width));
+            store(gradients.key_value, out, k_span, (head, d_k), (2 * d_model, d_model));
+            // d_probs = d_context values^T, then through dropout and softmax
+            load_transposed(y, v, k_span, head, d_k);
+            d_scores.clear();
+            d_scores.resize(q_len * k_width, 0.0);
+            tile_product(d_scores, x, (width, 1), y, (q_len, d_k, k_width));
+            if let Some(mask) = shape.mask {
+                for (i, d) in d_scores.iter_mut().enumerate() {
+                    *d *= mask.factor(at + i);
                 }
-                let row_len = k_width.max(1);
-                let rows = d_scores.chunks_exact_mut(row_len).zip(p.chunks_exact(row_len));
-                for (d, p) in rows {
-                    softmax_row_backward(d, p, scale);
-                }
-                // d_query = d_scores keys
-                load(y, k, k_span, head, d_k);
-                tile_product(out, d_scores, (k_width, 1), y, (q_len, k_len, width));
-                store(gradients.query, out, q_span, (head, d_k), (d_model, 0));
-                // d_keys = d_scores^T queries
-                load(x, q, q_span, head, d_k);
-                tile_product(out, d_scores, (1, k_width), x, (k_len, q_len, width));
-                store(gradients.key_value, out, k_span, (head, d_k), (2 * d_model, 0));
-                at += q_len * k_width;
             }
+            let row_len = k_width.max(1);
+            let rows = d_scores.chunks_exact_mut(row_len).zip(p.chunks_exact(row_len));
+            for (d, p) in rows {
+                softmax_row_backward(d, p, scale);
+            }
+            // d_query = d_scores keys
+            load(y, k, k_span, head, d_k);
+            tile_product(out, d_scores, (k_width, 1), y, (q_len, k_len, width));
+            store(gradients.query, out, q_span, (head, d_k), (d_model, 0));
+            // d_keys = d_scores^T queries
+            load(x, q, q_span, head, d_k);
+            tile_product(out, d_scores, (1, k_width), x, (k_len, q_len, width));
+            store(gradients.key_value, out, k_span, (head, d_k), (2 * d_model, 0));
+            at += q_len * k_width;
         }
-    });
+    }
 }
 
 /// Gradient through one row of softmax of scaled scores, in place.

@@ -1,13 +1,9 @@
-//! The loops over elements. `simd` compiles each for the widest vectors the processor has; sums run
-//! in a fixed number of lanes, so that the result does not depend on that width.
+//! The loops over elements. Each is compiled for several instruction sets and chosen at run
+//! time; sums run in a fixed number of lanes, so that the result does not depend on that choice.
+
+use multiversion::multiversion;
 
 use crate::rng::Mask;
-
-/// Runs a closure compiled for the processor's best instruction set.
-#[inline(always)]
-pub fn simd<R>(f: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(f)
-}
 
 const LANES: usize = 16;
 
@@ -66,58 +62,56 @@ pub fn exp(x: f32) -> f32 {
 }
 
 /// Every row of `out` becomes `bias`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn fill_rows(out: &mut [f32], bias: &[f32]) {
-    simd(|| {
-        for row in out.chunks_exact_mut(bias.len()) {
-            row.copy_from_slice(bias);
-        }
-    });
+    for row in out.chunks_exact_mut(bias.len()) {
+        row.copy_from_slice(bias);
+    }
 }
 
 /// `bias[c] += sum over rows of x[row, c]`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn add_column_sums(bias: &mut [f32], x: &[f32]) {
-    simd(|| {
-        for row in x.chunks_exact(bias.len()) {
-            for (b, &v) in bias.iter_mut().zip(row) {
-                *b += v;
-            }
+    for row in x.chunks_exact(bias.len()) {
+        for (b, &v) in bias.iter_mut().zip(row) {
+            *b += v;
         }
-    });
+    }
 }
 
 /// `a += b`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn add_assign(a: &mut [f32], b: &[f32]) {
-    simd(|| {
-        for (a, &b) in a.iter_mut().zip(b) {
-            *a += b;
-        }
-    });
+    for (a, &b) in a.iter_mut().zip(b) {
+        *a += b;
+    }
 }
 
 /// `x = max(0, x)`, with dropout where a mask is given.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn relu(x: &mut [f32], mask: Option<Mask>) {
-    simd(|| match mask {
+    match mask {
         None => x.iter_mut().for_each(|v| *v = if *v > 0.0 { *v } else { 0.0 }),
         Some(mask) => {
             for (i, v) in x.iter_mut().enumerate() {
                 *v = if *v > 0.0 { *v * mask.factor(i) } else { 0.0 };
             }
         }
-    });
+    }
 }
 
 /// Gradient through `relu`: an output above zero was positive and kept.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn relu_backward(d: &mut [f32], out: &[f32], scale: f32) {
-    simd(|| {
-        for (d, &out) in d.iter_mut().zip(out) {
-            *d = if out > 0.0 { *d * scale } else { 0.0 };
-        }
-    });
+    for (d, &out) in d.iter_mut().zip(out) {
+        *d = if out > 0.0 { *d * scale } else { 0.0 };
+    }
 }
 
 /// `out = x + dropout(branch)`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn residual(out: &mut [f32], x: &[f32], branch: &[f32], mask: Option<Mask>) {
-    simd(|| match mask {
+    match mask {
         None => {
             for ((o, &x), &b) in out.iter_mut().zip(x).zip(branch) {
                 *o = x + b;
@@ -128,23 +122,25 @@ pub fn residual(out: &mut [f32], x: &[f32], branch: &[f32], mask: Option<Mask>) 
                 *o = x + b * mask.factor(i);
             }
         }
-    });
+    }
 }
 
 /// `out = dropout(x)`: the way forward and, with gradients, the way back.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn dropout(out: &mut [f32], x: &[f32], mask: Option<Mask>) {
-    simd(|| match mask {
+    match mask {
         None => out.copy_from_slice(x),
         Some(mask) => {
             for (i, (o, &x)) in out.iter_mut().zip(x).enumerate() {
                 *o = x * mask.factor(i);
             }
         }
-    });
+    }
 }
 
 /// LayerNorm over rows of `gamma.len()`: `hat` keeps the normalised rows and `rstd` one number a row
 /// for the way back.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn layer_norm(
     x: &[f32],
     (gamma, beta): (&[f32], &[f32]),
@@ -154,21 +150,20 @@ pub fn layer_norm(
     out: &mut [f32],
 ) {
     let d = gamma.len();
-    simd(|| {
-        let rows = x.chunks_exact(d).zip(hat.chunks_exact_mut(d)).zip(out.chunks_exact_mut(d));
-        for (((x, hat), out), rstd) in rows.zip(rstd) {
-            let mean = sum_by(d, |i| x[i]) / d as f32;
-            let variance = sum_by(d, |i| (x[i] - mean) * (x[i] - mean)) / d as f32;
-            *rstd = 1.0 / (variance + eps).sqrt();
-            for i in 0..d {
-                hat[i] = (x[i] - mean) * *rstd;
-                out[i] = hat[i] * gamma[i] + beta[i];
-            }
+    let rows = x.chunks_exact(d).zip(hat.chunks_exact_mut(d)).zip(out.chunks_exact_mut(d));
+    for (((x, hat), out), rstd) in rows.zip(rstd) {
+        let mean = sum_by(d, |i| x[i]) / d as f32;
+        let variance = sum_by(d, |i| (x[i] - mean) * (x[i] - mean)) / d as f32;
+        *rstd = 1.0 / (variance + eps).sqrt();
+        for i in 0..d {
+            hat[i] = (x[i] - mean) * *rstd;
+            out[i] = hat[i] * gamma[i] + beta[i];
         }
-    });
+    }
 }
 
 /// Gradient through LayerNorm: `dx (+)= ...`, `d_gamma += ...`, `d_beta += ...`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn layer_norm_backward(
     dy: &[f32],
     hat: &[f32],
@@ -179,25 +174,24 @@ pub fn layer_norm_backward(
 ) {
     let d = gamma.len();
     let (d_gamma, d_beta) = (&mut d_gamma[..d], &mut d_beta[..d]);
-    simd(|| {
-        let rows = dy.chunks_exact(d).zip(hat.chunks_exact(d)).zip(dx.chunks_exact_mut(d));
-        for (((dy, hat), dx), &rstd) in rows.zip(rstd) {
-            let mean = sum_by(d, |i| dy[i] * gamma[i]) / d as f32;
-            let slope = sum_by(d, |i| dy[i] * gamma[i] * hat[i]) / d as f32;
-            for i in 0..d {
-                d_gamma[i] += dy[i] * hat[i];
-                d_beta[i] += dy[i];
-                let g = rstd * (dy[i] * gamma[i] - mean - hat[i] * slope);
-                dx[i] = if accumulate { dx[i] + g } else { g };
-            }
+    let rows = dy.chunks_exact(d).zip(hat.chunks_exact(d)).zip(dx.chunks_exact_mut(d));
+    for (((dy, hat), dx), &rstd) in rows.zip(rstd) {
+        let mean = sum_by(d, |i| dy[i] * gamma[i]) / d as f32;
+        let slope = sum_by(d, |i| dy[i] * gamma[i] * hat[i]) / d as f32;
+        for i in 0..d {
+            d_gamma[i] += dy[i] * hat[i];
+            d_beta[i] += dy[i];
+            let g = rstd * (dy[i] * gamma[i] - mean - hat[i] * slope);
+            dx[i] = if accumulate { dx[i] + g } else { g };
         }
-    });
+    }
 }
 
 /// Cross-entropy with label smoothing over rows of `vocab` logits, which become gradients times
 /// `scale`. Returns (smoothed loss, plain negative log likelihood), summed over rows.
 ///
 /// The smoothing mass is spread over all ids but `pad` (Szegedy et al. 2016).
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn cross_entropy(
     logits: &mut [f32],
     targets: &[u32],
@@ -208,27 +202,25 @@ pub fn cross_entropy(
 ) -> (f64, f64) {
     let share = smoothing / (vocab - 1) as f32;
     let mut total = (0f64, 0f64);
-    simd(|| {
-        for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
-            let target = target as usize;
-            let max = max_of(row);
-            let logit_sum = sum_by(vocab, |i| row[i]) - row[pad];
-            let at_target = row[target];
-            row.iter_mut().for_each(|v| *v = exp(*v - max));
-            let sum = sum_by(vocab, |i| row[i]);
-            let log_sum = max + sum.ln();
-            total.1 += f64::from(log_sum - at_target);
-            total.0 += f64::from(
-                (1.0 - smoothing) * (log_sum - at_target)
-                    + share * ((vocab - 1) as f32 * log_sum - logit_sum),
-            );
-            let inverse = scale / sum;
-            let pad_gradient = row[pad] * inverse;
-            row.iter_mut().for_each(|v| *v = *v * inverse - share * scale);
-            row[pad] = pad_gradient;
-            row[target] -= (1.0 - smoothing) * scale;
-        }
-    });
+    for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
+        let target = target as usize;
+        let max = max_of(row);
+        let logit_sum = sum_by(vocab, |i| row[i]) - row[pad];
+        let at_target = row[target];
+        row.iter_mut().for_each(|v| *v = exp(*v - max));
+        let sum = sum_by(vocab, |i| row[i]);
+        let log_sum = max + sum.ln();
+        total.1 += f64::from(log_sum - at_target);
+        total.0 += f64::from(
+            (1.0 - smoothing) * (log_sum - at_target)
+                + share * ((vocab - 1) as f32 * log_sum - logit_sum),
+        );
+        let inverse = scale / sum;
+        let pad_gradient = row[pad] * inverse;
+        row.iter_mut().for_each(|v| *v = *v * inverse - share * scale);
+        row[pad] = pad_gradient;
+        row[target] -= (1.0 - smoothing) * scale;
+    }
     total
 }
 

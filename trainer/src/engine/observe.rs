@@ -1,1 +1,109 @@
-//! Looks at every activation of one sentence.
+//! Looks at every activation of one sentence: for calibration, and for comparing implementations.
+//!
+//! Names, with `[rows, columns]` where rows are positions:
+//! - `encoder.embed`, `decoder.embed`: embedding * sqrt(d_model) + positions, `[len, d_model]`
+//! - `<layer>.norm1` ... `.norm3`: results of LayerNorm, `[len, d_model]`
+//! - `<layer>.self_attention.query|key|value|context`, likewise `cross_attention`: `[len, d_model]`, heads
+//!   side by side; cross keys and values have the source's rows
+//! - `<layer>.self_attention.output` ..., `<layer>.feed_forward.output`: a sublayer's result before the
+//!   residual sum, `[len, d_model]`
+//! - `<layer>.feed_forward.hidden`: after ReLU, `[len, d_ff]`
+//! - `<layer>.sum1` ... `.sum3`: the residual stream after each sublayer (post-LN: before its norm)
+//! - `encoder.norm`, `decoder.norm`: final LayerNorm, where there is one
+//! - `logits`: `[target len, target_vocab]`
+//!
+//! where `<layer>` is `encoder.layers.0` and so on.
+
+use super::Workspace;
+use super::layers::AttentionActs;
+use super::network::{Attention, Network, Stack};
+use super::stack::{StackActs, SublayerActs};
+use crate::data::batch::Pairs;
+
+/// Called with a name, the values and their shape.
+pub type Observer<'a> = &'a mut dyn FnMut(&str, &[f32], &[usize]);
+
+impl Network {
+    /// One teacher-forced sentence. `src` are the source ids with the end id, `tgt_in` the start id and
+    /// the symbols that the decoder reads. Returns the logits `[tgt_in.len(), target_vocab]`.
+    pub fn forward_observed(
+        &self,
+        params: &[f32],
+        src: &[u32],
+        tgt_in: &[u32],
+        observer: Observer,
+    ) -> Vec<f32> {
+        let mut pairs = Pairs::default();
+        pairs.source.push(src.iter().copied());
+        pairs.target.push(tgt_in.iter().copied());
+        let mut workspace = Workspace::default();
+        self.forward(params, &pairs, None, &mut workspace);
+        let mut tap = Tap { network: self, params, observer };
+        tap.stack("encoder", &self.encoder, &workspace.encoder);
+        tap.stack("decoder", &self.decoder, &workspace.decoder);
+        tap.see("logits", &workspace.logits, self.config.target_vocab.into());
+        workspace.logits
+    }
+}
+
+struct Tap<'a> {
+    network: &'a Network,
+    params: &'a [f32],
+    observer: Observer<'a>,
+}
+
+impl Tap<'_> {
+    fn see(&mut self, name: &str, values: &[f32], columns: usize) {
+        (self.observer)(name, values, &[values.len() / columns, columns]);
+    }
+
+    fn stack(&mut self, name: &str, stack: &Stack, acts: &StackActs) {
+        let d = usize::from(self.network.config.d_model);
+        self.see(&format!("{name}.embed"), &acts.embedded, d);
+        for (i, (layer, acts)) in stack.layers.iter().zip(&acts.layers).enumerate() {
+            let name = format!("{name}.layers.{i}");
+            let (attention, _) = &layer.self_attention;
+            self.attention(&name, ("self_attention", 1), attention, &acts.self_attention);
+            let mut number = 2;
+            if let Some((attention, _)) = &layer.cross_attention {
+                self.attention(&name, ("cross_attention", 2), attention, &acts.cross_attention);
+                number = 3;
+            }
+            let ff = &acts.feed_forward;
+            let (map, _) = &layer.feed_forward;
+            self.see(&format!("{name}.norm{number}"), &ff.norm.out, d);
+            let hidden = &ff.branch.hidden;
+            self.see(&format!("{name}.feed_forward.hidden"), hidden, map.linear1.n_out);
+            let mut output = Vec::new();
+            map.linear2.forward(self.params, hidden, &mut output);
+            self.see(&format!("{name}.feed_forward.output"), &output, d);
+            self.see(&format!("{name}.sum{number}"), &ff.sum, d);
+        }
+        if stack.norm.is_some() {
+            self.see(&format!("{name}.norm"), &acts.norm.out, d);
+        }
+    }
+
+    fn attention(
+        &mut self,
+        layer: &str,
+        (kind, number): (&str, usize),
+        map: &Attention,
+        acts: &SublayerActs<AttentionActs>,
+    ) {
+        let d = usize::from(self.network.config.d_model);
+        let AttentionActs { query, key_value, context, .. } = &acts.branch;
+        self.see(&format!("{layer}.norm{number}"), &acts.norm.out, d);
+        self.see(&format!("{layer}.{kind}.query"), query, d);
+        for (part, first) in [("key", 0), ("value", d)] {
+            let rows = key_value.chunks_exact(2 * d);
+            let values: Vec<f32> = rows.flat_map(|row| row[first..first + d].to_vec()).collect();
+            self.see(&format!("{layer}.{kind}.{part}"), &values, d);
+        }
+        self.see(&format!("{layer}.{kind}.context"), context, d);
+        let mut output = Vec::new();
+        map.output.forward(self.params, context, &mut output);
+        self.see(&format!("{layer}.{kind}.output"), &output, d);
+        self.see(&format!("{layer}.sum{number}"), &acts.sum, d);
+    }
+}

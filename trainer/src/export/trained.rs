@@ -1,0 +1,145 @@
+//! A trained model as the exporters see it: architecture, vocabularies, named tensors.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use model_format::config::{ModelConfig, Positions, Segmentation, TextConfig, UnknownPolicy};
+use model_format::directory::{DecoderSlot, EncoderSlot, Slot};
+
+use crate::checkpoint::Checkpoint;
+use crate::data::tokenizer::{Tokenizer, Unit};
+use crate::engine::Network;
+
+/// A trained model: averaged weights under their names.
+pub struct Trained {
+    /// The architecture.
+    pub config: ModelConfig,
+    /// Text to ids and back.
+    pub text: TextConfig,
+    /// Texts of all source ids, empty for special ones.
+    pub source_texts: Vec<String>,
+    /// Texts of all target ids, empty for special ones.
+    pub target_texts: Vec<String>,
+    /// The map of `params`.
+    pub network: Arc<Network>,
+    /// All weights.
+    pub params: Vec<f32>,
+    offsets: HashMap<String, std::ops::Range<usize>>,
+}
+
+impl Trained {
+    /// The averaged weights of a run.
+    pub fn new(checkpoint: &Checkpoint, network: Arc<Network>) -> Self {
+        let (source, target) = (&checkpoint.header.source, &checkpoint.header.target);
+        let text = TextConfig {
+            source: segmentation(source),
+            target: segmentation(target),
+            fold_case: source.splitting.lowercase,
+            unknown: UnknownPolicy::Refuse,
+        };
+        let specs = network.layout.specs.iter();
+        let offsets = specs.map(|spec| (spec.name.clone(), spec.range())).collect();
+        Self {
+            config: network.config,
+            text,
+            source_texts: texts(source),
+            target_texts: texts(target),
+            params: checkpoint.weights.ema.clone(),
+            network,
+            offsets,
+        }
+    }
+
+    /// The same model with its weights rounded to `f16`, as a HalfFloat file holds them.
+    pub fn rounded_to_half(&self) -> Vec<f32> {
+        self.params.iter().map(|&w| ::half::f16::from_f32(w).to_f32()).collect()
+    }
+
+    /// A tensor by its name.
+    pub fn tensor(&self, name: &str) -> Result<&[f32]> {
+        let range = self.offsets.get(name).with_context(|| format!("tensor `{name}` is missing"))?;
+        Ok(&self.params[range.clone()])
+    }
+
+    /// Weights and biases of a linear tensor of the file; biases are zero where there are none.
+    pub fn linear(&self, slot: Slot, rows: usize) -> Result<(&[f32], Vec<f32>)> {
+        let weight = self.tensor(&weight_name(slot))?;
+        let bias = match slot {
+            Slot::SourceEmbedding | Slot::SourcePositions | Slot::TargetPositions => None,
+            Slot::TargetEmbedding if !self.config.output.is_tied() => None,
+            Slot::TargetEmbedding | Slot::Output => {
+                self.config.output.has_bias().then(|| "output.bias".to_owned())
+            }
+            _ => Some(format!("{slot}.bias")),
+        };
+        let bias = match bias {
+            Some(name) => self.tensor(&name)?.to_vec(),
+            None => vec![0.0; rows],
+        };
+        Ok((weight, bias))
+    }
+
+    /// Gamma and beta of a LayerNorm of the file.
+    pub fn norm(&self, slot: Slot) -> Result<(&[f32], &[f32])> {
+        Ok((self.tensor(&format!("{slot}.weight"))?, self.tensor(&format!("{slot}.bias"))?))
+    }
+
+    /// Cosine and sine of the angle of one step for every frequency, in Q30 (Vaswani et al. 2017,
+    /// section 3.5).
+    pub fn frequencies(&self) -> Vec<[i32; 2]> {
+        let d_model = usize::from(self.config.d_model);
+        let q30 = |x: f64| (x * f64::from(1 << 30)).round() as i32;
+        if self.config.positions == Positions::Learned {
+            return Vec::new();
+        }
+        (0..d_model / 2)
+            .map(|i| 10_000_f64.powf(-2.0 * i as f64 / d_model as f64))
+            .map(|angle| [q30(angle.cos()), q30(angle.sin())])
+            .collect()
+    }
+}
+
+/// The number of heads that the constants at `slot` belong to, and the name of their attention.
+pub fn attention_of(config: &ModelConfig, slot: Slot) -> (usize, String) {
+    let heads = match slot {
+        Slot::Encoder(..) => config.encoder.n_heads,
+        _ => config.decoder.n_heads,
+    };
+    let name = slot.to_string();
+    let attention = name.rsplit_once('.').map_or(name.as_str(), |(attention, _)| attention);
+    (heads.into(), attention.to_owned())
+}
+
+/// Whether a linear tensor fills a cache of keys or values.
+pub const fn is_cached(slot: Slot) -> bool {
+    matches!(
+        slot,
+        Slot::Encoder(_, EncoderSlot::Key | EncoderSlot::Value)
+            | Slot::Decoder(
+                _,
+                DecoderSlot::Key
+                    | DecoderSlot::Value
+                    | DecoderSlot::CrossKey
+                    | DecoderSlot::CrossValue
+            )
+    )
+}
+
+fn weight_name(slot: Slot) -> String {
+    format!("{slot}.weight")
+}
+
+fn segmentation(tokenizer: &Tokenizer) -> Segmentation {
+    match tokenizer.splitting.unit {
+        Unit::Character => Segmentation::Characters,
+        Unit::Word => Segmentation::Symbols,
+    }
+}
+
+fn texts(tokenizer: &Tokenizer) -> Vec<String> {
+    let special = Tokenizer::special();
+    let special = [special.pad, special.start, special.end, special.unknown].map(usize::from);
+    let symbols = tokenizer.symbols().iter().enumerate();
+    symbols.map(|(id, s)| if special.contains(&id) { String::new() } else { s.clone() }).collect()
+}

@@ -1,0 +1,91 @@
+//! A trained model, ready for use: what export, calibration and evaluation start from.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use model_format::config::ModelConfig;
+
+use crate::checkpoint::{self, Checkpoint};
+use crate::data::tokenizer::Tokenizer;
+use crate::engine::Network;
+use crate::engine::observe::Observer;
+use crate::evaluate;
+
+/// One tensor: row-major values and their shape.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tensor {
+    pub shape: Vec<usize>,
+    pub values: Vec<f32>,
+}
+
+/// Architecture, vocabularies and averaged weights.
+#[derive(Debug, Clone)]
+pub struct TrainedModel {
+    pub network: Network,
+    pub source: Tokenizer,
+    pub target: Tokenizer,
+    /// Flat, in the order of `network.layout`.
+    pub params: Vec<f32>,
+}
+
+impl TrainedModel {
+    /// From a checkpoint file, or the folder of a run: the averaged weights.
+    pub fn load(path: &Path) -> Result<Self> {
+        Self::from_checkpoint(checkpoint::load(path)?)
+    }
+
+    /// The averaged weights of a run.
+    pub fn from_checkpoint(run: Checkpoint) -> Result<Self> {
+        let Checkpoint { header, weights } = run;
+        let network = Network::new(&header.config.model)?;
+        Ok(Self { network, source: header.source, target: header.target, params: weights.ema })
+    }
+
+    /// From named tensors, for weights that come from elsewhere.
+    pub fn from_tensors(
+        config: &ModelConfig,
+        source: Tokenizer,
+        target: Tokenizer,
+        tensors: &BTreeMap<String, Vec<f32>>,
+    ) -> Result<Self> {
+        let network = Network::new(config)?;
+        for (name, vocab, tokenizer) in
+            [("source", config.source_vocab, &source), ("target", config.target_vocab, &target)]
+        {
+            ensure!(
+                usize::from(vocab) == tokenizer.len(),
+                "{name}: {vocab} rows of embedding for {} symbols",
+                tokenizer.len()
+            );
+        }
+        let params = network.layout.gather(tensors)?;
+        Ok(Self { network, source, target, params })
+    }
+
+    /// The architecture.
+    pub fn config(&self) -> &ModelConfig {
+        &self.network.config
+    }
+
+    /// All tensors by name.
+    pub fn tensors(&self) -> BTreeMap<String, Tensor> {
+        let specs = self.network.layout.specs.iter();
+        let tensor = |spec: &crate::params::ParamSpec| Tensor {
+            shape: spec.shape.clone(),
+            values: self.params[spec.range()].to_vec(),
+        };
+        specs.map(|spec| (spec.name.clone(), tensor(spec))).collect()
+    }
+
+    /// One teacher-forced sentence with a look at every activation; see [`crate::engine::observe`].
+    pub fn forward_observed(&self, src: &[u32], tgt_in: &[u32], observer: Observer) -> Vec<f32> {
+        self.network.forward_observed(&self.params, src, tgt_in, observer)
+    }
+
+    /// Greedy output of each text, as symbols.
+    pub fn transcribe(&self, texts: &[String], threads: usize) -> Vec<Vec<String>> {
+        let tokenizers = (&self.source, &self.target);
+        evaluate::transcribe(&self.network, &self.params, tokenizers, texts, threads)
+    }
+}
