@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Result, ensure};
 use model_format::config::{
     Activation, ModelConfig, NormPlace, Output, Positions, SpecialIds, StackConfig,
 };
@@ -30,6 +31,13 @@ pub struct DataConfig {
     pub dev: Option<PathBuf>,
     pub source: Splitting,
     pub target: Splitting,
+    /// Whether the bundled dictionary's phones keep their stress digits.
+    #[serde(default = "yes")]
+    pub stress: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// How a run trains.
@@ -59,6 +67,34 @@ impl RunConfig {
             target: usize::from(self.model.max_target_len) - 1,
         }
     }
+
+    /// Refuses values that mean nothing; those of the architecture are checked with the network.
+    pub fn check(&self) -> Result<()> {
+        let train = &self.train;
+        ensure!(self.model.max_source_len > 1, "max_source_len must exceed 1");
+        ensure!(self.model.max_target_len > 1, "max_target_len must exceed 1");
+        ensure!(train.epochs > 0 && train.batch_size > 0, "epochs and batch size must be positive");
+        ensure!((1..=256).contains(&train.workers), "{} workers, not 1 to 256", train.workers);
+        ensure!(
+            train.checkpoint_steps > 0 && train.eval_epochs > 0,
+            "steps between checkpoints and epochs between evaluations must be positive"
+        );
+        let DropoutRates { residual, attention, activation } = train.dropout;
+        for (name, value) in [
+            ("dropout", residual),
+            ("attention dropout", attention),
+            ("activation dropout", activation),
+            ("label smoothing", train.label_smoothing),
+            ("beta1", train.adam.beta1),
+            ("beta2", train.adam.beta2),
+            ("the average's decay", train.adam.ema_decay),
+        ] {
+            ensure!((0.0..1.0).contains(&value), "{name} is {value}, not in [0, 1)");
+        }
+        ensure!(train.schedule.rate > 0.0, "the learning rate must be positive");
+        ensure!(train.adam.clip_norm > 0.0, "the largest gradient norm must be positive");
+        Ok(())
+    }
 }
 
 impl Default for RunConfig {
@@ -69,11 +105,12 @@ impl Default for RunConfig {
                 dev: None,
                 source: Splitting { unit: Unit::Character, lowercase: true },
                 target: Splitting { unit: Unit::Word, lowercase: false },
+                stress: true,
             },
             model: default_model(),
             train: TrainConfig {
                 seed: 1,
-                epochs: 12,
+                epochs: 18,
                 batch_size: 256,
                 workers: 2,
                 dropout: DropoutRates { residual: 0.1, attention: 0.0, activation: 0.0 },
@@ -107,8 +144,8 @@ fn default_model() -> ModelConfig {
         decoder: StackConfig { n_layers: 1, n_heads: 4, d_ff: 160 },
         source_vocab: 0,
         target_vocab: 0,
-        max_source_len: 40,
-        max_target_len: 40,
+        max_source_len: 32,
+        max_target_len: 32,
         norm: NormPlace::Pre,
         final_norm: true,
         positions: Positions::SinusoidalInterleaved,

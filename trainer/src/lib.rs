@@ -20,6 +20,7 @@ pub mod config;
 pub mod data;
 pub mod engine;
 pub mod evaluate;
+pub mod export;
 pub mod model;
 pub mod optimizer;
 pub mod params;

@@ -1,6 +1,8 @@
 //! The command line.
 
 mod eval;
+mod options;
+mod quick;
 mod train;
 
 use anyhow::Result;
@@ -27,6 +29,6 @@ pub fn main() -> Result<()> {
     match Cli::parse().command {
         Some(Command::Train(args)) => train::run(&args),
         Some(Command::Eval(args)) => eval::run(&args),
-        None => train::run(&train::Args::default()),
+        None => quick::run(),
     }
 }

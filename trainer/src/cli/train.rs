@@ -4,98 +4,126 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
 
+use super::options::RunOptions;
 use crate::checkpoint::{self, Checkpoint, Header};
 use crate::config::RunConfig;
 use crate::data::corpus::{self, Pair};
+use crate::data::split::{self, Split};
 use crate::data::tokenizer::Tokenizer;
 use crate::engine::Network;
 use crate::report::Report;
 use crate::train::{self, Data, Ended};
 
-/// Every option overrides the value of `--config`, or the default.
+/// Trains on pairs of texts.
 #[derive(ClapArgs, Default)]
 pub struct Args {
-    /// Pairs to train on: `source<TAB>target` lines.
-    #[arg(long, value_name = "TSV")]
-    data: Option<PathBuf>,
-    /// Held-out pairs.
-    #[arg(long, value_name = "TSV")]
-    dev: Option<PathBuf>,
-    /// Folder of the run.
+    /// Folder of the run [default: the first free of runs/train, runs/train-2, ...].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    #[arg(long)]
-    epochs: Option<u64>,
-    #[arg(long)]
-    workers: Option<usize>,
-    #[arg(long)]
-    seed: Option<u64>,
-    #[arg(long)]
-    rate: Option<f64>,
-    /// Go on with the run in this folder.
-    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    /// Go on with the run in this folder, as it was configured.
+    #[arg(long, value_name = "DIR", exclusive = true)]
     resume: Option<PathBuf>,
+    #[command(flatten)]
+    options: RunOptions,
 }
 
-/// Trains.
+/// A run, its data and its place.
+pub struct Session {
+    pub folder: PathBuf,
+    pub split: Split,
+    pub run: Checkpoint,
+    pub network: Arc<Network>,
+    data: Data,
+}
+
+/// `trainer train`.
 pub fn run(args: &Args) -> Result<()> {
-    let (folder, run) = match &args.resume {
-        Some(folder) => (folder.clone(), Some(checkpoint::load(folder)?)),
-        None => (args.out.clone().unwrap_or_else(|| "runs/default".into()), None),
+    let mut session = match &args.resume {
+        Some(folder) => Session::resume(folder)?,
+        None => {
+            let folder = args.out.clone().unwrap_or_else(|| free_folder("runs/train"));
+            Session::begin(folder, args.options.config()?)?
+        }
     };
-    let mut config = run.as_ref().map_or_else(RunConfig::default, |run| run.header.config.clone());
-    if run.is_none() {
-        config.data.train = args.data.clone();
-        config.data.dev = args.dev.clone();
-        config.train.epochs = args.epochs.unwrap_or(config.train.epochs);
-        config.train.workers = args.workers.unwrap_or(config.train.workers);
-        config.train.seed = args.seed.unwrap_or(config.train.seed);
-        config.train.schedule.rate = args.rate.unwrap_or(config.train.schedule.rate);
+    session.train()?;
+    Ok(())
+}
+
+/// The first of `name`, `name-2`, ... that does not exist.
+pub fn free_folder(name: &str) -> PathBuf {
+    let names = (1..).map(|i| if i == 1 { name.to_owned() } else { format!("{name}-{i}") });
+    let mut free = names.map(PathBuf::from).filter(|path| !path.exists());
+    free.next().unwrap_or_else(|| name.into())
+}
+
+impl Session {
+    /// A new run in a folder of its own.
+    pub fn begin(folder: PathBuf, mut config: RunConfig) -> Result<Self> {
+        let split = split::load(&config.data)?;
+        let texts = |text: fn(&Pair) -> &str| split.train.iter().map(text);
+        let source = Tokenizer::build(config.data.source, texts(|p| &p.source))?;
+        let target = Tokenizer::build(config.data.target, texts(|p| &p.target))?;
+        config.model.source_vocab = source.len() as u16;
+        config.model.target_vocab = target.len() as u16;
+        let network = Arc::new(Network::new(&config.model)?);
+        let data = encode(&split, &config, &source, &target)?;
+        let run = fresh(&folder, &network, config, source, target, &data)?;
+        Ok(Self { folder, split, run, network, data })
     }
-    let Some(path) = &config.data.train else { bail!("--data is missing") };
-    let pairs = corpus::read_tsv(path)?;
-    let dev_pairs = config.data.dev.as_deref().map_or_else(|| Ok(Vec::new()), corpus::read_tsv)?;
-    let (source, target) = match &run {
-        Some(run) => (run.header.source.clone(), run.header.target.clone()),
-        None => tokenizers(&config, &pairs)?,
-    };
-    config.model.source_vocab = source.len() as u16;
-    config.model.target_vocab = target.len() as u16;
-    let encode = |pairs: &[Pair]| corpus::encode(pairs, &source, &target, config.limits());
-    let data = Data { train: encode(&pairs)?, dev: encode(&dev_pairs)?, dev_pairs };
-    let network = Arc::new(Network::new(&config.model)?);
-    let mut run = match run {
-        Some(run) => run,
-        None => fresh(&folder, &network, config, source, target, &data)?,
-    };
-    let mut report = Report::open(&folder)?;
-    report.say(&format!(
-        "{} parameters, {} training pairs, {} held-out pairs",
-        network.layout.len(),
-        data.train.len(),
-        data.dev.len()
-    ));
-    let stop = stop_flag()?;
-    match train::train(&folder, &network, &mut run, &data, &mut report, &stop)? {
-        Ended::Finished => Ok(()),
-        Ended::Interrupted => {
+
+    /// The run of a folder, where it stopped.
+    pub fn resume(folder: &Path) -> Result<Self> {
+        let run = checkpoint::load(folder)?;
+        let header = &run.header;
+        let split = split::load(&header.config.data)?;
+        let network = Arc::new(Network::new(&header.config.model)?);
+        let data = encode(&split, &header.config, &header.source, &header.target)?;
+        Ok(Self { folder: folder.to_owned(), split, run, network, data })
+    }
+
+    /// Trains to the end, or to Ctrl-C.
+    pub fn train(&mut self) -> Result<Ended> {
+        let mut report = Report::open(&self.folder)?;
+        report.say(&format!(
+            "{}: {} parameters, {} training pairs, {} held-out pairs",
+            self.folder.display(),
+            self.network.layout.len(),
+            self.data.train.len(),
+            self.data.dev.len()
+        ));
+        let stop = stop_flag()?;
+        let Self { folder, run, network, data, .. } = self;
+        let ended = train::train(folder, network, run, data, &mut report, &stop)?;
+        if ended == Ended::Interrupted {
             report.say(&format!(
-                "stopped at step {}; go on with --resume {}",
+                "stopped after step {}; go on with: trainer train --resume {}",
                 run.header.progress.step,
                 folder.display()
             ));
-            Ok(())
         }
+        Ok(ended)
     }
 }
 
-fn tokenizers(config: &RunConfig, pairs: &[Pair]) -> Result<(Tokenizer, Tokenizer)> {
-    let source = Tokenizer::build(config.data.source, pairs.iter().map(|p| p.source.as_str()))?;
-    let target = Tokenizer::build(config.data.target, pairs.iter().map(|p| p.target.as_str()))?;
-    Ok((source, target))
+fn encode(
+    split: &Split,
+    config: &RunConfig,
+    source: &Tokenizer,
+    target: &Tokenizer,
+) -> Result<Data> {
+    let encode = |pairs: &[Pair], side: &Option<PathBuf>| {
+        let name = side.as_ref().or(config.data.train.as_ref());
+        let name = name.map_or_else(|| "the dictionary".to_owned(), |p| p.display().to_string());
+        corpus::encode(pairs, source, target, config.limits()).context(name)
+    };
+    Ok(Data {
+        train: encode(&split.train, &config.data.train)?,
+        dev: encode(&split.dev, &config.data.dev)?,
+        dev_pairs: split.dev.clone(),
+    })
 }
 
 /// Makes the folder and the first checkpoint, which proves that both can be written.

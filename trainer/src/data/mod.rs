@@ -1,5 +1,7 @@
 //! From text to packed batches.
 
 pub mod batch;
+pub mod cmudict;
 pub mod corpus;
+pub mod split;
 pub mod tokenizer;

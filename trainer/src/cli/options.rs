@@ -1,0 +1,293 @@
+//! Options of a run: every one overrides the value of `--config`, or the default.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use model_format::config::{NormPlace, Output, Positions};
+
+use crate::config::RunConfig;
+use crate::data::tokenizer::Unit;
+use crate::optimizer::ScheduleKind;
+
+/// What the pairs are.
+#[derive(Args, Default)]
+#[command(next_help_heading = "Data")]
+pub struct DataOptions {
+    /// Pairs to train on, `source<TAB>target` lines [default: the bundled dictionary].
+    #[arg(long, value_name = "TSV")]
+    data: Option<PathBuf>,
+    /// Held-out pairs [default: one source in twenty of the training pairs].
+    #[arg(long, value_name = "TSV")]
+    dev: Option<PathBuf>,
+    /// What a source symbol is [default: character].
+    #[arg(long, value_enum)]
+    source_unit: Option<Unit>,
+    /// What a target symbol is [default: word].
+    #[arg(long, value_enum)]
+    target_unit: Option<Unit>,
+    /// Whether source text is lower-cased [default: true].
+    #[arg(long, value_name = "BOOL")]
+    source_lowercase: Option<bool>,
+    /// Whether target text is lower-cased [default: false].
+    #[arg(long, value_name = "BOOL")]
+    target_lowercase: Option<bool>,
+    /// Whether the bundled dictionary's phones keep their stress digits [default: true].
+    #[arg(long, value_name = "BOOL")]
+    stress: Option<bool>,
+}
+
+/// Where LayerNorm stands.
+#[derive(Clone, Copy, ValueEnum)]
+enum NormOption {
+    Pre,
+    Post,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PositionsOption {
+    SinusoidalInterleaved,
+    SinusoidalHalves,
+    Learned,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OutputOption {
+    Tied,
+    TiedBias,
+    Untied,
+    UntiedBias,
+}
+
+/// The architecture.
+#[derive(Args, Default)]
+#[command(next_help_heading = "Architecture")]
+pub struct ModelOptions {
+    /// Width of the residual stream [default: 80].
+    #[arg(long)]
+    d_model: Option<u16>,
+    /// Encoder layers [default: 4].
+    #[arg(long)]
+    encoder_layers: Option<u16>,
+    /// Decoder layers [default: 1].
+    #[arg(long)]
+    decoder_layers: Option<u16>,
+    /// Attention heads of the encoder [default: 4].
+    #[arg(long)]
+    encoder_heads: Option<u16>,
+    /// Attention heads of the decoder [default: 4].
+    #[arg(long)]
+    decoder_heads: Option<u16>,
+    /// Inner size of the encoder's feed-forward [default: 160].
+    #[arg(long)]
+    encoder_d_ff: Option<u16>,
+    /// Inner size of the decoder's feed-forward [default: 160].
+    #[arg(long)]
+    decoder_d_ff: Option<u16>,
+    /// Most source ids, end id included [default: 32].
+    #[arg(long)]
+    max_source_len: Option<u16>,
+    /// Most target ids, end id included [default: 32].
+    #[arg(long)]
+    max_target_len: Option<u16>,
+    /// Where LayerNorm stands [default: pre].
+    #[arg(long, value_enum)]
+    norm: Option<NormOption>,
+    /// Whether each stack ends with a LayerNorm [default: true].
+    #[arg(long, value_name = "BOOL")]
+    final_norm: Option<bool>,
+    /// How positions enter [default: sinusoidal-interleaved].
+    #[arg(long, value_enum)]
+    positions: Option<PositionsOption>,
+    /// Where the output takes its weights from [default: tied].
+    #[arg(long, value_enum)]
+    output: Option<OutputOption>,
+    /// LayerNorm's epsilon [default: 1e-5].
+    #[arg(long)]
+    layer_norm_eps: Option<f32>,
+}
+
+/// How to train.
+#[derive(Args, Default)]
+#[command(next_help_heading = "Training")]
+pub struct TrainOptions {
+    /// Seed of weights, order and dropout [default: 1].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Passes over the training pairs [default: 18].
+    #[arg(long)]
+    epochs: Option<u64>,
+    /// Pairs to a step [default: 256].
+    #[arg(long)]
+    batch_size: Option<usize>,
+    /// Threads; part of the result's bits [default: 2].
+    #[arg(long)]
+    workers: Option<usize>,
+    /// Dropout on embeddings and sublayers [default: 0.1].
+    #[arg(long)]
+    dropout: Option<f32>,
+    /// Dropout on attention probabilities [default: 0].
+    #[arg(long)]
+    attention_dropout: Option<f32>,
+    /// Dropout inside the feed-forward [default: 0].
+    #[arg(long)]
+    activation_dropout: Option<f32>,
+    /// Label smoothing [default: 0.1].
+    #[arg(long)]
+    label_smoothing: Option<f32>,
+    /// Shape of the learning rate [default: cosine].
+    #[arg(long, value_enum)]
+    schedule: Option<ScheduleKind>,
+    /// Peak rate of the cosine, or factor of the inverse square root [default: 0.002].
+    #[arg(long)]
+    rate: Option<f64>,
+    /// Steps of warm-up [default: 800].
+    #[arg(long)]
+    warmup_steps: Option<u64>,
+    /// Last rate over peak rate, for the cosine [default: 0.02].
+    #[arg(long)]
+    floor: Option<f64>,
+    /// Adam's first decay [default: 0.9].
+    #[arg(long)]
+    beta1: Option<f32>,
+    /// Adam's second decay [default: 0.98].
+    #[arg(long)]
+    beta2: Option<f32>,
+    /// Adam's epsilon [default: 1e-9].
+    #[arg(long)]
+    adam_eps: Option<f32>,
+    /// Decoupled weight decay, on matrices [default: 0.01].
+    #[arg(long)]
+    weight_decay: Option<f32>,
+    /// Largest norm of the gradient [default: 1].
+    #[arg(long)]
+    clip_norm: Option<f32>,
+    /// Decay of the average of weights [default: 0.9995].
+    #[arg(long)]
+    ema_decay: Option<f32>,
+    /// Steps between checkpoints [default: 500].
+    #[arg(long)]
+    checkpoint_steps: Option<u64>,
+    /// Epochs between evaluations [default: 1].
+    #[arg(long)]
+    eval_epochs: Option<u64>,
+}
+
+/// All options that a [`RunConfig`] comes from.
+#[derive(Args, Default)]
+pub struct RunOptions {
+    /// Start from this JSON, as a run's `config.json` has it.
+    #[arg(long, value_name = "JSON")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    data: DataOptions,
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    train: TrainOptions,
+}
+
+/// Overrides a value where an option was given.
+fn set<T: Copy>(value: &mut T, option: Option<T>) {
+    if let Some(option) = option {
+        *value = option;
+    }
+}
+
+impl RunOptions {
+    /// The config that the options describe; vocabulary sizes come later, from the data.
+    pub fn config(&self) -> Result<RunConfig> {
+        let mut config = match &self.config {
+            None => RunConfig::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .with_context(|| format!("reading {}", path.display()))?;
+                serde_json::from_str(&text).with_context(|| path.display().to_string())?
+            }
+        };
+        self.data.apply(&mut config);
+        self.model.apply(&mut config);
+        self.train.apply(&mut config);
+        config.check()?;
+        Ok(config)
+    }
+}
+
+impl DataOptions {
+    fn apply(&self, config: &mut RunConfig) {
+        let data = &mut config.data;
+        if self.data.is_some() {
+            // Held-out pairs of another file would not belong to these.
+            (data.train, data.dev) = (self.data.clone(), None);
+        }
+        if self.dev.is_some() {
+            data.dev = self.dev.clone();
+        }
+        set(&mut data.source.unit, self.source_unit);
+        set(&mut data.target.unit, self.target_unit);
+        set(&mut data.source.lowercase, self.source_lowercase);
+        set(&mut data.target.lowercase, self.target_lowercase);
+        set(&mut data.stress, self.stress);
+    }
+}
+
+impl ModelOptions {
+    fn apply(&self, config: &mut RunConfig) {
+        let model = &mut config.model;
+        set(&mut model.d_model, self.d_model);
+        set(&mut model.encoder.n_layers, self.encoder_layers);
+        set(&mut model.decoder.n_layers, self.decoder_layers);
+        set(&mut model.encoder.n_heads, self.encoder_heads);
+        set(&mut model.decoder.n_heads, self.decoder_heads);
+        set(&mut model.encoder.d_ff, self.encoder_d_ff);
+        set(&mut model.decoder.d_ff, self.decoder_d_ff);
+        set(&mut model.max_source_len, self.max_source_len);
+        set(&mut model.max_target_len, self.max_target_len);
+        set(&mut model.final_norm, self.final_norm);
+        set(&mut model.layer_norm_eps, self.layer_norm_eps);
+        let norm = self.norm.map(|norm| match norm {
+            NormOption::Pre => NormPlace::Pre,
+            NormOption::Post => NormPlace::Post,
+        });
+        set(&mut model.norm, norm);
+        let positions = self.positions.map(|positions| match positions {
+            PositionsOption::SinusoidalInterleaved => Positions::SinusoidalInterleaved,
+            PositionsOption::SinusoidalHalves => Positions::SinusoidalHalves,
+            PositionsOption::Learned => Positions::Learned,
+        });
+        set(&mut model.positions, positions);
+        let output = self.output.map(|output| match output {
+            OutputOption::Tied => Output::Tied,
+            OutputOption::TiedBias => Output::TiedBias,
+            OutputOption::Untied => Output::Untied,
+            OutputOption::UntiedBias => Output::UntiedBias,
+        });
+        set(&mut model.output, output);
+    }
+}
+
+impl TrainOptions {
+    fn apply(&self, config: &mut RunConfig) {
+        let train = &mut config.train;
+        set(&mut train.seed, self.seed);
+        set(&mut train.epochs, self.epochs);
+        set(&mut train.batch_size, self.batch_size);
+        set(&mut train.workers, self.workers);
+        set(&mut train.dropout.residual, self.dropout);
+        set(&mut train.dropout.attention, self.attention_dropout);
+        set(&mut train.dropout.activation, self.activation_dropout);
+        set(&mut train.label_smoothing, self.label_smoothing);
+        set(&mut train.schedule.kind, self.schedule);
+        set(&mut train.schedule.rate, self.rate);
+        set(&mut train.schedule.warmup_steps, self.warmup_steps);
+        set(&mut train.schedule.floor, self.floor);
+        set(&mut train.adam.beta1, self.beta1);
+        set(&mut train.adam.beta2, self.beta2);
+        set(&mut train.adam.eps, self.adam_eps);
+        set(&mut train.adam.weight_decay, self.weight_decay);
+        set(&mut train.adam.clip_norm, self.clip_norm);
+        set(&mut train.adam.ema_decay, self.ema_decay);
+        set(&mut train.checkpoint_steps, self.checkpoint_steps);
+        set(&mut train.eval_epochs, self.eval_epochs);
+    }
+}
