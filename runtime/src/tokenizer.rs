@@ -166,9 +166,10 @@ impl<'b> TextWriter<'b> {
         Self { buffer, len: 0, separator }
     }
 
-    /// Appends one symbol; `false` where it does not fit, and then nothing of it is written.
+    /// Appends one symbol, none for a special id; `false` where it does not fit, and then nothing of
+    /// it is written.
     pub fn push(&mut self, symbol: &str) -> bool {
-        let separator = if self.len == 0 { "" } else { self.separator };
+        let separator = if self.len == 0 || symbol.is_empty() { "" } else { self.separator };
         let room = self.buffer.get_mut(self.len..).unwrap_or_default();
         let len = separator.len() + symbol.len();
         if room.len() < len {
@@ -185,5 +186,19 @@ impl<'b> TextWriter<'b> {
     pub fn finish(self) -> &'b str {
         let written = self.buffer.get(..self.len).unwrap_or_default();
         core::str::from_utf8(written).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn special_ids_write_nothing_between_symbols() {
+        let mut buffer = [0; 5];
+        let mut writer = TextWriter::new(&mut buffer, Segmentation::Symbols);
+        let written = ["", "AA", "", "BB", "", "C"].map(|symbol| writer.push(symbol));
+        assert_eq!(written, [true, true, true, true, true, false]);
+        assert_eq!(writer.finish(), "AA BB");
     }
 }
