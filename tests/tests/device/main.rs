@@ -22,7 +22,10 @@ fn echo(board: &Board) {
         assert_eq!(word, expected);
         assert!(answer.starts_with('!') || answer.replace(' ', "").eq_ignore_ascii_case(word));
     }
-    println!("{}: {:016x} {} {}, stack {}", board.name, batch.hash, batch.cost, batch.unit, batch.stack);
+    println!(
+        "{}: {:016x} {} {}, stack {}",
+        board.name, batch.hash, batch.cost, batch.unit, batch.stack
+    );
 }
 
 #[test]

@@ -1,0 +1,398 @@
+//! Sound models of any shape with random weights: what the tests run where nothing is trained.
+//!
+//! Scales are chosen as an exporter would, by the spread (standard deviation) that each tensor is
+//! meant to have, so that values use their range and answers differ from word to word.
+
+use half::f16;
+use model_format::config::{
+    Activation, ModelConfig, NormPlace, Output, Positions, Precision, Segmentation, SpecialIds,
+    StackConfig, TextConfig, UnknownPolicy,
+};
+use model_format::directory::{DecoderSlot, EncoderSlot, Kind, Slot};
+use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
+use model_format::header::Header;
+use model_format::layout::{Layout, LinearF16, LinearI8};
+use model_format::numeric::QFormat;
+use model_format::{AlignedBytes, FileBuilder};
+
+/// Ids of the source: the special ones, the letters, the apostrophe.
+pub const SOURCE_VOCAB: u16 = SPECIAL + 27;
+const SPECIAL: u16 = 4;
+
+/// The shape of the model that ships: 80 wide, 4 + 1 layers.
+pub fn like_g2p() -> ModelConfig {
+    ModelConfig {
+        d_model: 80,
+        encoder: StackConfig { n_layers: 4, n_heads: 4, d_ff: 160 },
+        decoder: StackConfig { n_layers: 1, n_heads: 4, d_ff: 160 },
+        source_vocab: SOURCE_VOCAB,
+        target_vocab: SPECIAL + 69,
+        max_source_len: 32,
+        max_target_len: 32,
+        norm: NormPlace::Pre,
+        final_norm: true,
+        positions: Positions::SinusoidalInterleaved,
+        output: Output::Tied,
+        activation: Activation::Relu,
+        layer_norm_eps: 1e-5,
+        special: SpecialIds::default(),
+    }
+}
+
+/// A model for 16 KB of RAM.
+pub fn tiny() -> ModelConfig {
+    ModelConfig {
+        d_model: 20,
+        encoder: StackConfig { n_layers: 1, n_heads: 2, d_ff: 30 },
+        decoder: StackConfig { n_layers: 1, n_heads: 2, d_ff: 30 },
+        target_vocab: SPECIAL + 40,
+        max_source_len: 24,
+        max_target_len: 20,
+        ..like_g2p()
+    }
+}
+
+/// The file of a random model. The same arguments give the same bytes.
+///
+/// # Panics
+/// When `config` is not sound, or its source vocabulary is not [`SOURCE_VOCAB`].
+pub fn random_model(precision: Precision, config: &ModelConfig, seed: u64) -> AlignedBytes {
+    assert_eq!(config.source_vocab, SOURCE_VOCAB, "letters and an apostrophe");
+    let text = TextConfig {
+        source: Segmentation::Characters,
+        target: Segmentation::Symbols,
+        fold_case: true,
+        unknown: UnknownPolicy::Refuse,
+    };
+    let header = Header { precision, layout: Layout::RowMajor, config: *config, text };
+    let mut builder = FileBuilder::new(header, letters(), symbols(config.target_vocab));
+    let mut maker = Maker { config: *config, random: Random(seed) };
+    builder.formats(|slot| format(config, slot));
+    let done: Result<(), std::convert::Infallible> =
+        builder.tensors(|slot, kind| Ok(maker.blob(precision, slot, kind)));
+    let Ok(()) = done;
+    builder.finish().unwrap_or_else(|error| panic!("a random model is not sound: {error}"))
+}
+
+fn letters() -> Vec<String> {
+    let special = std::iter::repeat_n(String::new(), SPECIAL.into());
+    special.chain(('a'..='z').chain(['\'']).map(String::from)).collect()
+}
+
+/// Made up, all different: `AA0`, `AB1`, ...
+fn symbols(vocab: u16) -> Vec<String> {
+    let letter = |i: u16| char::from(b'A' + (i % 26) as u8);
+    let symbol = |i: u16| format!("{}{}{}", letter(i / 26), letter(i), i % 3);
+    let special = std::iter::repeat_n(String::new(), SPECIAL.into());
+    special.chain((0..vocab - SPECIAL).map(symbol)).collect()
+}
+
+/// The Q format of a tensor: its range is at least four times its spread.
+fn format(config: &ModelConfig, slot: ActivationSlot) -> QFormat {
+    use {ActivationSlot as A, DecoderActivation as D, EncoderActivation as E};
+    let wide = |frac_bits| QFormat { frac_bits, bits: 16 };
+    let narrow = |frac_bits| QFormat { frac_bits, bits: 15 };
+    match slot {
+        A::EncoderEmbed | A::DecoderEmbed => wide(12),
+        A::Encoder(_, E::Sum1 | E::Sum2) | A::Decoder(_, D::Sum1 | D::Sum2 | D::Sum3) => wide(11),
+        A::Encoder(_, E::Query) | A::Decoder(_, D::CrossQuery) => narrow(11),
+        A::Encoder(_, E::Context) | A::Decoder(_, D::Context) => narrow(13),
+        A::Encoder(_, E::Hidden) => narrow(12),
+        A::Memory if !config.final_norm => {
+            format(config, A::encoder_stream(config, config.encoder.n_layers))
+        }
+        A::DecoderFinal if !config.final_norm => {
+            format(config, A::decoder_stream(config, config.decoder.n_layers))
+        }
+        A::Logits => QFormat { frac_bits: 12, bits: 32 },
+        A::Encoder(..) | A::Decoder(..) | A::Memory | A::DecoderFinal => wide(12),
+    }
+}
+
+/// About the standard deviation of a tensor, as a real number.
+fn spread(config: &ModelConfig, slot: ActivationSlot) -> f64 {
+    use {ActivationSlot as A, DecoderActivation as D, EncoderActivation as E};
+    match slot {
+        A::EncoderEmbed | A::DecoderEmbed => 1.2,
+        A::Encoder(_, E::Sum1 | E::Sum2) | A::Decoder(_, D::Sum1) => 1.7,
+        A::Decoder(_, D::Sum2 | D::Sum3) => 3.0,
+        A::Encoder(_, E::Context) | A::Decoder(_, D::Context | D::CrossContext) => 0.6,
+        A::Encoder(_, E::Hidden) | A::Decoder(_, D::Hidden) => 0.7,
+        A::Memory if !config.final_norm => {
+            spread(config, A::encoder_stream(config, config.encoder.n_layers))
+        }
+        A::DecoderFinal if !config.final_norm => {
+            spread(config, A::decoder_stream(config, config.decoder.n_layers))
+        }
+        A::Logits => 3.0,
+        A::Encoder(..) | A::Decoder(..) | A::Memory | A::DecoderFinal => 1.0,
+    }
+}
+
+/// What a linear tensor adds to the stream where it ends a sublayer.
+const SUBLAYER_SPREAD: f64 = 0.8;
+/// Units of an `i8` key or value for a real 1.0.
+const CACHED_SCALE: f64 = 40.0;
+/// The same for cross-attention, so that the source outweighs the token before.
+const CROSS_SPREAD: f64 = 2.5;
+/// How much sharper than a standard deviation of 1 attention is.
+const SHARPNESS: f64 = 4.0;
+/// Biases over the spread of what they are added to.
+const BIAS_SPREAD: f64 = 0.3;
+/// The end id is this much more eager than another, so that some answers end.
+const END_EAGERNESS: f64 = 2.0;
+const TWO_32: f64 = 4_294_967_296.0;
+
+/// Makes the bytes of all tensors of one model.
+struct Maker {
+    config: ModelConfig,
+    random: Random,
+}
+
+impl Maker {
+    fn blob(&mut self, precision: Precision, slot: Slot, kind: Kind) -> Vec<u8> {
+        let expected = slot.expected(precision, &self.config);
+        let (rows, cols) = (usize::from(expected.rows), usize::from(expected.cols));
+        match kind {
+            Kind::LinearI8 => self.linear_i8(slot, rows, cols),
+            Kind::LinearF16 => self.linear_f16(slot, rows, cols),
+            Kind::NormI32 => self.norm_i32(slot, cols),
+            Kind::NormF16 => self.norm_f16(cols),
+            Kind::Heads => self.heads(slot, rows),
+            Kind::Frequencies => frequencies(rows),
+            Kind::Multipliers => self.look_up_multipliers(rows),
+            Kind::Absent => Vec::new(),
+        }
+    }
+
+    fn linear_i8(&mut self, slot: Slot, rows: usize, cols: usize) -> Vec<u8> {
+        // No sum of absolute weights may reach 2^16.
+        let top = (60_000 / cols).min(127) as i32;
+        let weights: Vec<i8> = (0..rows * cols).map(|_| self.random.within(top) as i8).collect();
+        let Some(input) = slot.input(&self.config) else {
+            let multipliers = self.look_up(rows);
+            return LinearI8::pack(Layout::RowMajor, &weights, &vec![0; rows], &multipliers);
+        };
+        let acc_spread = deviation(top) * (cols as f64).sqrt() * self.units(input);
+        let (out, has_bias) = (self.output_units(slot), self.has_bias(slot));
+        let bias: Vec<i32> = (0..rows)
+            .map(|_| self.random.real(if has_bias { BIAS_SPREAD * acc_spread } else { 0.0 }) as i32)
+            .collect();
+        let multipliers: Vec<i32> = (0..rows)
+            .map(|row| {
+                let eagerness = 1.0 + self.random.real(0.3);
+                (out / acc_spread * eagerness * self.row_scale(slot, row) * TWO_32) as i32
+            })
+            .collect();
+        LinearI8::pack(Layout::RowMajor, &weights, &bias, &multipliers)
+    }
+
+    fn linear_f16(&mut self, slot: Slot, rows: usize, cols: usize) -> Vec<u8> {
+        let is_learned = matches!(slot, Slot::SourcePositions | Slot::TargetPositions);
+        let d_model = f64::from(self.config.d_model);
+        let (wanted, bias) = match slot.input(&self.config) {
+            None if is_learned => (0.6, 0.0),
+            // The look-up multiplies by sqrt(d_model).
+            None => (1.0 / d_model.sqrt(), 0.0),
+            // Tied weights serve the look-up too, which decides.
+            Some(_) if slot == Slot::TargetEmbedding => (1.0 / d_model.sqrt(), BIAS_SPREAD),
+            Some(input) => {
+                let out = self.output_spread(slot);
+                let spread = spread(&self.config, input) * (cols as f64).sqrt();
+                (out / spread, BIAS_SPREAD * out)
+            }
+        };
+        let bias = if self.has_bias(slot) { bias } else { 0.0 };
+        let mut weights = Vec::new();
+        for row in 0..rows {
+            let scale = wanted * 3_f64.sqrt() * self.row_scale(slot, row);
+            weights.extend((0..cols).map(|_| f16::from_f64(self.random.real(scale))));
+        }
+        let bias: Vec<f16> = (0..rows).map(|_| f16::from_f64(self.random.real(bias))).collect();
+        LinearF16::pack(Layout::RowMajor, &weights, &bias)
+    }
+
+    /// The spread of an activation in its units.
+    fn units(&self, slot: ActivationSlot) -> f64 {
+        spread(&self.config, slot) * f64::from(format(&self.config, slot).frac_bits).exp2()
+    }
+
+    /// The spread that the output of a linear tensor is to have, as a real number.
+    fn output_spread(&self, slot: Slot) -> f64 {
+        use {DecoderSlot as D, EncoderSlot as E};
+        match slot {
+            Slot::TargetEmbedding | Slot::Output => spread(&self.config, ActivationSlot::Logits),
+            Slot::Encoder(_, E::Output | E::Linear2) | Slot::Decoder(_, D::Output | D::Linear2) => {
+                SUBLAYER_SPREAD
+            }
+            Slot::Decoder(_, D::CrossOutput) => CROSS_SPREAD,
+            _ => 1.0,
+        }
+    }
+
+    /// The same in units of the output.
+    fn output_units(&self, slot: Slot) -> f64 {
+        use {ActivationSlot as A, DecoderActivation as DA, EncoderActivation as EA};
+        use {DecoderSlot as D, EncoderSlot as E};
+        let output = match slot {
+            Slot::Encoder(l, E::Query) => A::Encoder(l, EA::Query),
+            Slot::Encoder(l, E::Output) => A::Encoder(l, EA::Sum1),
+            Slot::Encoder(l, E::Linear1) => A::Encoder(l, EA::Hidden),
+            Slot::Encoder(l, E::Linear2) => A::Encoder(l, EA::Sum2),
+            Slot::Decoder(l, D::Query) => A::Decoder(l, DA::Query),
+            Slot::Decoder(l, D::Output) => A::Decoder(l, DA::Sum1),
+            Slot::Decoder(l, D::CrossQuery) => A::Decoder(l, DA::CrossQuery),
+            Slot::Decoder(l, D::CrossOutput) => A::Decoder(l, DA::Sum2),
+            Slot::Decoder(l, D::Linear1) => A::Decoder(l, DA::Hidden),
+            Slot::Decoder(l, D::Linear2) => A::Decoder(l, DA::Sum3),
+            Slot::TargetEmbedding | Slot::Output => A::Logits,
+            // Keys and values.
+            _ => return CACHED_SCALE,
+        };
+        self.output_spread(slot) * f64::from(format(&self.config, output).frac_bits).exp2()
+    }
+
+    fn has_bias(&self, slot: Slot) -> bool {
+        match slot {
+            Slot::TargetEmbedding | Slot::Output => self.config.output.has_bias(),
+            _ => slot.input(&self.config).is_some(),
+        }
+    }
+
+    fn row_scale(&self, slot: Slot, row: usize) -> f64 {
+        let is_output = match slot {
+            Slot::TargetEmbedding => self.config.output.is_tied(),
+            _ => slot == Slot::Output,
+        };
+        let is_end = row == usize::from(self.config.special.end);
+        if is_output && is_end { END_EAGERNESS } else { 1.0 }
+    }
+
+    /// Multipliers of an embedding's look-up, whose operand is a weight shifted left by 24.
+    fn look_up(&mut self, rows: usize) -> Vec<i32> {
+        let one = f64::from(format(&self.config, ActivationSlot::EncoderEmbed).frac_bits).exp2();
+        let top = (60_000 / i32::from(self.config.d_model)).min(127);
+        let multiplier = one * 256.0 / deviation(top);
+        (0..rows).map(|_| (multiplier * (1.0 + self.random.real(0.3))) as i32).collect()
+    }
+
+    fn look_up_multipliers(&mut self, rows: usize) -> Vec<u8> {
+        self.look_up(rows).into_iter().flat_map(i32::to_le_bytes).collect()
+    }
+
+    fn norm_i32(&mut self, slot: Slot, cols: usize) -> Vec<u8> {
+        let (input, output) = norm_activations(&self.config, slot);
+        let scale = |slot| f64::from(format(&self.config, slot).frac_bits).exp2();
+        let (d, one_in, one_out) = (cols as f64, scale(input), scale(output));
+        let eps = f64::from(self.config.layer_norm_eps) * (d * one_in).powi(2);
+        // A normalised element has 20 fractional bits, and `rescale` takes 32 away.
+        let gamma = |random: f64| (random * one_out * 4096.0) as i32;
+        let mut blob = (eps.round() as i64).max(1).to_le_bytes().to_vec();
+        blob.extend((0..cols).flat_map(|_| gamma(self.random.gamma()).to_le_bytes()));
+        blob.extend((0..cols).flat_map(|_| (self.random.real(0.3 * one_out) as i32).to_le_bytes()));
+        blob
+    }
+
+    fn norm_f16(&mut self, cols: usize) -> Vec<u8> {
+        let gamma: Vec<f64> = (0..cols).map(|_| self.random.gamma()).collect();
+        let beta: Vec<f64> = (0..cols).map(|_| self.random.real(0.3)).collect();
+        let bytes = gamma.into_iter().chain(beta);
+        bytes.flat_map(|v| f16::from_f64(v).to_bits().to_le_bytes()).collect()
+    }
+
+    fn heads(&self, slot: Slot, heads: usize) -> Vec<u8> {
+        use {ActivationSlot as A, DecoderActivation as D, EncoderActivation as E};
+        let context = match slot {
+            Slot::Encoder(l, _) => A::Encoder(l, E::Context),
+            Slot::Decoder(l, DecoderSlot::Heads) => A::Decoder(l, D::Context),
+            Slot::Decoder(l, _) => A::Decoder(l, D::CrossContext),
+            _ => unreachable!("only layers have heads"),
+        };
+        let query = slot.input(&self.config).expect("heads read the query");
+        let d_k = f64::from(self.config.d_model) / heads as f64;
+        // Exponents have 12 fractional bits.
+        let score = SHARPNESS * 4096.0 / (CACHED_SCALE * d_k.sqrt() * self.units(query)) * TWO_32;
+        let one = f64::from(format(&self.config, context).frac_bits).exp2();
+        // `context * 2^15 / sum`, of which `rescale` takes 32 bits.
+        let value = one / CACHED_SCALE * 131_072.0;
+        let pair = [score as i32, value as i32];
+        (0..heads).flat_map(|_| pair).flat_map(i32::to_le_bytes).collect()
+    }
+}
+
+/// What an integer LayerNorm reads and writes.
+fn norm_activations(config: &ModelConfig, slot: Slot) -> (ActivationSlot, ActivationSlot) {
+    use {ActivationSlot as A, DecoderActivation as DA, EncoderActivation as EA};
+    use {DecoderSlot as D, EncoderSlot as E};
+    let pre = config.norm == NormPlace::Pre;
+    let place = |before, after| if pre { before } else { after };
+    match slot {
+        Slot::EncoderNorm => (A::encoder_stream(config, config.encoder.n_layers), A::Memory),
+        Slot::DecoderNorm => (A::decoder_stream(config, config.decoder.n_layers), A::DecoderFinal),
+        Slot::Encoder(l, E::Norm1) => {
+            let input = place(A::encoder_stream(config, l), A::Encoder(l, EA::Sum1));
+            (input, A::Encoder(l, EA::Norm1))
+        }
+        Slot::Encoder(l, _) => {
+            let input = place(A::Encoder(l, EA::Sum1), A::Encoder(l, EA::Sum2));
+            (input, A::Encoder(l, EA::Norm2))
+        }
+        Slot::Decoder(l, D::Norm1) => {
+            let input = place(A::decoder_stream(config, l), A::Decoder(l, DA::Sum1));
+            (input, A::Decoder(l, DA::Norm1))
+        }
+        Slot::Decoder(l, D::Norm2) => {
+            let input = place(A::Decoder(l, DA::Sum1), A::Decoder(l, DA::Sum2));
+            (input, A::Decoder(l, DA::Norm2))
+        }
+        Slot::Decoder(l, _) => {
+            let input = place(A::Decoder(l, DA::Sum2), A::Decoder(l, DA::Sum3));
+            (input, A::Decoder(l, DA::Norm3))
+        }
+        _ => unreachable!("no LayerNorm there"),
+    }
+}
+
+/// Cosine and sine of the angle of one step, `10000^(-2i / d_model)`, in Q30.
+fn frequencies(pairs: usize) -> Vec<u8> {
+    let q30 = |x: f64| (x * f64::from(1 << 30)).round() as i32;
+    let angle = |i: usize| 10_000_f64.powf(-(i as f64) / pairs as f64);
+    let pair = |i| [q30(angle(i).cos()), q30(angle(i).sin())];
+    (0..pairs).flat_map(pair).flat_map(i32::to_le_bytes).collect()
+}
+
+/// Standard deviation of the integers in `[-top, top]`.
+fn deviation(top: i32) -> f64 {
+    (f64::from(top) * f64::from(top + 1) / 3.0).sqrt()
+}
+
+/// SplitMix64 (Steele et al. 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    /// Any bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// An integer in `[-top, top]`.
+    pub fn within(&mut self, top: i32) -> i32 {
+        let values = (2 * top + 1) as u64;
+        (self.bits() % values) as i32 - top
+    }
+
+    /// A scale of LayerNorm. Of either sign: a tied output would repeat the token before for ever.
+    fn gamma(&mut self) -> f64 {
+        let sign = if self.bits() & 1 == 0 { 1.0 } else { -1.0 };
+        sign * (1.0 + self.real(0.3))
+    }
+
+    /// A number in `[-top, top)`.
+    pub fn real(&mut self, top: f64) -> f64 {
+        (self.bits() >> 11) as f64 / 2_f64.powi(52) * top - top
+    }
+}
