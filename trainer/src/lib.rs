@@ -26,5 +26,6 @@ pub mod optimizer;
 pub mod params;
 pub mod report;
 pub mod rng;
+pub mod session;
 pub mod train;
 pub mod workers;

@@ -2,10 +2,11 @@
 
 use anyhow::Result;
 
-use super::train::{Session, free_folder};
+use super::train::stop_flag;
 use crate::config::RunConfig;
 use crate::evaluate::References;
 use crate::model::TrainedModel;
+use crate::session::{Session, free_folder};
 use crate::train::Ended;
 
 /// Words shown at the end.
@@ -14,7 +15,7 @@ const SAMPLES: [&str; 5] = ["kilobyte", "transformer", "microcontroller", "rust"
 /// Trains a small model and shows what it can do.
 pub fn run() -> Result<()> {
     let mut session = Session::begin(free_folder("runs/quick"), RunConfig::default())?;
-    if session.train()? == Ended::Interrupted {
+    if session.train(stop_flag()?.as_ref())? == Ended::Interrupted {
         return Ok(());
     }
     let threads = session.run.header.config.train.workers;
