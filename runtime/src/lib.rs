@@ -35,7 +35,8 @@ mod decoder;
 mod encoder;
 mod fixed;
 mod half;
-mod kernels;
+#[doc(hidden)]
+pub mod kernels;
 mod layers;
 mod plan;
 mod precision;
