@@ -1,6 +1,10 @@
-//! Chooses the board: the memory map the linker reads and the `board` cfg the program reads.
+//! Chooses the board (the memory map the linker reads and the `board` cfg the program reads) and the
+//! model file.
 
-use std::{env, fs, path::PathBuf};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 /// Every board: its name in `cfg(board = ...)` and its file in `memory/`.
 const BOARDS: [(&str, &str); 5] = [
@@ -11,7 +15,11 @@ const BOARDS: [(&str, &str); 5] = [
     ("rp2040", "rp2040.x"),
 ];
 
+/// The model that ships, as seen from this directory.
+const DEFAULT_MODEL: &str = "../models/g2p-en.kfm";
+
 fn main() {
+    choose_model();
     let target = env::var("TARGET").expect("cargo sets the target");
     let board = chosen_board(&target);
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -29,6 +37,27 @@ fn main() {
     println!("cargo:rustc-link-search={}", out.display());
     println!("cargo:rerun-if-changed=memory");
     println!("cargo:rerun-if-changed=build.rs");
+}
+
+/// Hands the model's path to the program: `KILOFORMER_MODEL`, or the one that ships.
+fn choose_model() {
+    let asked = env::var_os("KILOFORMER_MODEL").map(PathBuf::from);
+    let path = asked.unwrap_or_else(|| DEFAULT_MODEL.into());
+    println!("cargo:rerun-if-env-changed=KILOFORMER_MODEL");
+    println!("cargo:rerun-if-changed={}", path.display());
+    match fs::canonicalize(&path) {
+        Ok(path) => println!("cargo:rustc-env=KILOFORMER_MODEL_FILE={}", path.display()),
+        Err(error) => {
+            let here = env::current_dir().unwrap_or_default();
+            explain_missing(&here.join(path), &error);
+        }
+    }
+}
+
+fn explain_missing(path: &Path, error: &std::io::Error) {
+    println!("cargo::error=no model at {}: {error}", path.display());
+    println!("cargo::error=train one with `cargo run --release -p trainer` in the root directory");
+    println!("cargo::error=and name it: KILOFORMER_MODEL=/path/to/g2p.kfm cargo run --release");
 }
 
 /// The board whose feature is on, else the emulated one of this target.

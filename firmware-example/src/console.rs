@@ -157,13 +157,17 @@ impl<S: Read + Write> Console<S> {
         self
     }
 
-    /// Sends a number in hexadecimal, all 16 digits.
-    pub fn hex(&mut self, number: u64) -> &mut Self {
-        let digit = |shift: u32| match (number >> shift) as u8 & 15 {
-            small @ 0..10 => b'0' + small,
-            large => b'a' + large - 10,
-        };
-        let text: [u8; 16] = core::array::from_fn(|i| digit(60 - 4 * i as u32));
+    /// Sends the lowest `DIGITS` digits of a number in hexadecimal.
+    pub fn hex<const DIGITS: usize>(&mut self, number: u64) -> &mut Self {
+        let mut text = [0; DIGITS];
+        let mut rest = number;
+        for slot in text.iter_mut().rev() {
+            *slot = match (rest & 15) as u8 {
+                small @ 0..10 => b'0' + small,
+                large => b'a' + large - 10,
+            };
+            rest >>= 4;
+        }
         self.bytes(&text);
         self
     }

@@ -1,13 +1,15 @@
 //! Text in, text out on a microcontroller.
 //!
 //! From the top: [`shell`] talks to a person or a test over the board's byte stream, [`speller`] owns
-//! the model, and [`board`] holds all that differs between machines.
+//! the model, and [`board`] holds all that differs between machines. The rest measures and explains.
 #![no_std]
 #![no_main]
 
 mod board;
 mod console;
-mod fnv;
+mod explain;
+mod provoke;
+mod self_test;
 mod shell;
 mod speller;
 mod stack;

@@ -1,19 +1,25 @@
-//! The dialogue: one word a line, or a batch of words with a hash at its end.
+//! The dialogue: one word a line, or a command.
 //!
 //! | line | what happens |
 //! | --- | --- |
 //! | a word | its phones, then what they cost |
-//! | `:batch` | the words that follow, up to an empty line, one answer a line; then hash and totals |
+//! | `:batch` | the words that follow, up to an empty line, one answer a line; then the hash of all logits |
+//! | `:cost` | the same words without the hash; then what they cost |
+//! | `:errors` | every way to fail, provoked |
+//! | `:selftest` | the kernels against their reference |
 //! | `:help` | this list |
 //! | `:quit` | ends |
 
 use embedded_io::{Read, Write};
+use runtime::{Checks, LogitsHash};
 
 use crate::{
     board,
     console::{Console, Line},
-    fnv::Fnv,
-    speller::{Failure, Speller},
+    explain::explain,
+    provoke::provoke,
+    self_test,
+    speller::{self, ARENA_LEN, Failure, HEADER, MODEL, Model, Speller},
     stack,
 };
 
@@ -22,29 +28,53 @@ const LINE_LIMIT: usize = 120;
 
 /// Runs until `:quit` or the end of the stream; `false` if the model cannot be used.
 pub fn run<S: Read + Write>(console: &mut Console<S>) -> bool {
-    let mut speller = match Speller::load() {
-        Ok(speller) => speller,
+    let model = match load(console) {
+        Ok(model) => model,
         Err(failure) => {
             explain(console, failure);
             return false;
         }
     };
+    match stack::watch(|| Speller::new(&model)) {
+        Ok(mut speller) => talk(console, &model, &mut speller),
+        Err(failure) => {
+            explain(console, failure);
+            return false;
+        }
+    }
+    true
+}
+
+/// Loads the model, and says what each depth of checking costs.
+fn load<S: Read + Write>(console: &mut Console<S>) -> Result<Model, Failure> {
     banner(console);
+    let mut load = |what, checks| -> Result<Model, Failure> {
+        let (model, cost) = timed(|| speller::load(checks));
+        let model = model?;
+        console.text(what).grouped(cost).text(" ").text(board::UNIT).end_line();
+        Ok(model)
+    };
+    load("load with all checks      ", Checks::Full)?;
+    load("load without the checksum ", Checks::SkipCrc)?;
+    load("load without the weights  ", Checks::Structure)
+}
+
+fn talk<S: Read + Write>(console: &mut Console<S>, model: &Model, speller: &mut Speller<'_>) {
     let mut buffer = [0; LINE_LIMIT];
     loop {
         console.text("> ");
         match console.read_line(&mut buffer) {
-            Line::Text(":quit") => return true,
-            Line::End => {
-                console.end_line();
-                return true;
-            }
-            Line::Text(":batch") => batch(console, &mut speller),
+            Line::Text(":quit") => return,
+            Line::End => return console.end_line(),
+            Line::Text(":batch") => batch(console, speller),
+            Line::Text(":cost") => cost(console, speller),
+            Line::Text(":errors") => provoke(console, model, speller),
+            Line::Text(":selftest") => self_test(console),
             Line::Text(":help") => help(console),
             Line::Text(word) if word.starts_with(':') => {
                 console.text("no such command; try :help").end_line();
             }
-            Line::Text(word) => answer(console, &mut speller, word),
+            Line::Text(word) => answer(console, speller, word),
             Line::TooLong => line_too_long(console),
             Line::NotText => not_text(console),
         }
@@ -52,41 +82,88 @@ pub fn run<S: Read + Write>(console: &mut Console<S>) -> bool {
 }
 
 fn banner<S: Read + Write>(console: &mut Console<S>) {
-    console.text("Kiloformer on ").text(board::NAME).text(": ").text(Speller::MODEL);
-    console.text(", arena ").grouped(Speller::ARENA as u64).text(" B; :help for help").end_line();
+    console.text("Kiloformer on ").text(board::NAME).text("; :help for help").end_line();
+    let config = &HEADER.config;
+    console.text("model ").grouped(MODEL.len() as u64).text(" B: ");
+    console.number(config.d_model.into()).text(" wide, ");
+    console.number(config.encoder.n_layers.into()).text(" + ");
+    console.number(config.decoder.n_layers.into()).text(" layers; arena ");
+    console.grouped(ARENA_LEN as u64).text(" B").end_line();
 }
 
 fn help<S: Read + Write>(console: &mut Console<S>) {
-    console.text("a word   its phones, and what they cost").end_line();
-    console
-        .text(":batch   answers words up to an empty line, then their hash and totals")
-        .end_line();
-    console.text(":quit    ends").end_line();
-}
-
-/// One word for a person: the phones, then a line with their cost.
-fn answer<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller, word: &str) {
-    let begin = board::count();
-    let result = speller.spell(word);
-    let cost = board::count().wrapping_sub(begin);
-    match result {
-        Ok(phones) => {
-            console.text(phones).end_line();
-            console.text("  ").grouped(cost).text(" ").text(board::UNIT);
-            console.text(", arena ").grouped(Speller::ARENA as u64).text(" B");
-            console.text(", stack ").grouped(stack::high_water() as u64).text(" B").end_line();
-        }
-        Err(failure) => explain(console, failure),
+    for line in [
+        "a word     its phones, and what they cost",
+        ":batch     answers words up to an empty line, then the hash of their logits",
+        ":cost      answers words up to an empty line, then what they cost",
+        ":errors    every way to fail",
+        ":selftest  the kernels against their reference",
+        ":quit      ends",
+    ] {
+        console.text(line).end_line();
     }
 }
 
-/// Many words for a machine: `word<TAB>phones` or `word<TAB>!error` each, then the totals.
-///
-/// Every word runs twice: once for its cost, once for the hash of its logits.
-fn batch<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller) {
+/// The result of `work`, and what it cost; the stack is watched.
+fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
+    stack::watch(|| {
+        let begin = board::count();
+        let result = work();
+        (result, board::count().wrapping_sub(begin))
+    })
+}
+
+/// One word for a person: the phones, then a line with their cost.
+fn answer<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller<'_>, word: &str) {
+    match timed(|| speller.spell(word)) {
+        (Ok(phones), cost) => {
+            console.text(phones).end_line();
+            console.text("  ").grouped(cost).text(" ").text(board::UNIT);
+            console.text(", arena ").grouped(ARENA_LEN as u64).text(" B");
+            console.text(", stack ").grouped(stack::in_runtime() as u64);
+            console.text(" B of ").grouped(stack::in_all() as u64).text(" B").end_line();
+        }
+        (Err(failure), _) => explain(console, failure),
+    }
+}
+
+/// Many words for a machine, and the hash of all their logits.
+fn batch<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller<'_>) {
+    let mut hash = LogitsHash::default();
+    let words = for_each_word(console, |console, word| {
+        match stack::watch(|| speller.spell_hashed(word, &mut hash)) {
+            Ok(phones) => console.text(phones).end_line(),
+            Err(failure) => explain(console, failure),
+        }
+    });
+    console.text("words ").number(words).end_line();
+    console.text("hash ").hex::<16>(hash.value()).end_line();
+    memory(console);
+}
+
+/// Many words for a machine, and what they cost.
+fn cost<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller<'_>) {
+    let mut total = 0;
+    let words = for_each_word(console, |console, word| {
+        let (result, cost) = timed(|| speller.spell(word));
+        total += cost;
+        match result {
+            Ok(phones) => console.text(phones).end_line(),
+            Err(failure) => explain(console, failure),
+        }
+    });
+    console.text("words ").number(words).end_line();
+    console.text("cost ").number(total).text(" ").text(board::UNIT).end_line();
+    memory(console);
+}
+
+/// Reads words up to an empty line and has each answered after `word<TAB>`; the number of words.
+fn for_each_word<S: Read + Write>(
+    console: &mut Console<S>,
+    mut answer: impl FnMut(&mut Console<S>, &str),
+) -> u64 {
     let mut buffer = [0; LINE_LIMIT];
-    let mut hash = Fnv::new();
-    let (mut words, mut total) = (0, 0);
+    let mut words = 0;
     console.quiet(true);
     loop {
         match console.read_line(&mut buffer) {
@@ -95,26 +172,33 @@ fn batch<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller) {
             Line::NotText => not_text(console),
             Line::Text(word) => {
                 console.text(word).text("\t");
-                let begin = board::count();
-                let plain = speller.spell(word).map(str::len);
-                total += board::count().wrapping_sub(begin);
+                answer(console, word);
                 words += 1;
-                match (plain, speller.spell_hashed(word, &mut hash)) {
-                    (Ok(length), Ok(phones)) if length == phones.len() => {
-                        console.text(phones).end_line();
-                    }
-                    (_, Err(failure)) => explain(console, failure),
-                    _ => console.text("! two runs differ").end_line(),
-                }
             }
         }
     }
     console.quiet(false);
-    console.text("words ").number(words).end_line();
-    console.text("hash ").hex(hash.finish()).end_line();
-    console.text("cost ").number(total).text(" ").text(board::UNIT).end_line();
-    console.text("arena ").number(Speller::ARENA as u64).end_line();
-    console.text("stack ").number(stack::high_water() as u64).end_line();
+    words
+}
+
+fn memory<S: Read + Write>(console: &mut Console<S>) {
+    console.text("arena ").number(ARENA_LEN as u64).end_line();
+    console.text("stack ").number(stack::in_runtime() as u64).end_line();
+    console.text("stack-of-all ").number(stack::in_all() as u64).end_line();
+}
+
+fn self_test<S: Read + Write>(console: &mut Console<S>) {
+    match self_test::run() {
+        Ok(comparisons) => {
+            console.text("the kernels equal their reference in ").number(comparisons);
+            console.text(" cases").end_line();
+        }
+        Err(self_test::Difference { cols, offsets: [row, x] }) => {
+            console.text("! a kernel differs from its reference: ").number(cols as u64);
+            console.text(" columns, offsets ").number(row as u64).text(" and ").number(x as u64);
+            console.end_line();
+        }
+    }
 }
 
 fn line_too_long<S: Read + Write>(console: &mut Console<S>) {
@@ -123,21 +207,4 @@ fn line_too_long<S: Read + Write>(console: &mut Console<S>) {
 
 fn not_text<S: Read + Write>(console: &mut Console<S>) {
     console.text("! the line is not UTF-8 text").end_line();
-}
-
-/// Says why there is no answer.
-fn explain<S: Read + Write>(console: &mut Console<S>, failure: Failure) {
-    console.text("! ");
-    match failure {
-        Failure::Empty => console.text("no word given"),
-        Failure::UnknownLetter(letter) => {
-            let mut utf8 = [0; 4];
-            console.text("the model does not know `").text(letter.encode_utf8(&mut utf8)).text("`")
-        }
-        Failure::TooLong { given, limit } => console
-            .number(given as u64)
-            .text(" letters are too many: the model takes ")
-            .number(limit as u64),
-    }
-    .end_line();
 }

@@ -1,66 +1,109 @@
-//! The model: the only file that calls the runtime.
+//! The model: the only file that calls the runtime, but for the self-test.
 
-use crate::fnv::Fnv;
+use runtime::model_format::{
+    config::Precision as Stored,
+    header::{Header, HeaderError},
+};
+use runtime::{
+    ArenaTooSmall, Checks, FixedPoint, HalfFloat, LoadError, LogitsHash, Precision, RunError,
+    Session, StaticArena, TypedModel,
+};
 
+/// The file that `build.rs` chose, in flash.
+pub static MODEL: &[u8] = runtime::include_model!(env!("KILOFORMER_MODEL_FILE"));
+
+/// Its configuration, read by the compiler.
+pub const HEADER: Header = match Header::read(MODEL) {
+    Ok(header) => header,
+    Err(HeaderError::UnsupportedVersion { .. }) => {
+        panic!("the model has a format version that this runtime does not read")
+    }
+    Err(_) => panic!("KILOFORMER_MODEL is not a Kiloformer model"),
+};
+
+/// All of the model's memory, sized by the compiler.
+static ARENA: StaticArena<ARENA_LEN> = StaticArena::new();
+/// Bytes of the arena.
+pub const ARENA_LEN: usize = runtime::arena_len(MODEL);
+
+/// Most letters of a word.
+pub const LETTER_LIMIT: usize = HEADER.config.max_source_len as usize - 1;
 /// Most bytes of an answer.
-pub const ANSWER_LIMIT: usize = 256;
+const ANSWER_LIMIT: usize = 512;
 
-/// Turns a word into its phones.
-pub struct Speller {
-    answer: [u8; ANSWER_LIMIT],
+/// The arithmetic of the model in flash; a firmware for one kind of model just names `FixedPoint`
+/// or `HalfFloat`.
+pub type Arithmetic = <Kind<IS_HALF> as Choice>::Arithmetic;
+/// The other one.
+pub type OtherArithmetic = <Kind<{ !IS_HALF }> as Choice>::Arithmetic;
+
+const IS_HALF: bool = matches!(HEADER.precision, Stored::HalfFloat);
+
+/// Turns a constant into a type.
+pub struct Kind<const HALF: bool>;
+
+/// The type of a [`Kind`].
+pub trait Choice {
+    /// The type.
+    type Arithmetic: Precision;
 }
+
+impl Choice for Kind<false> {
+    type Arithmetic = FixedPoint;
+}
+
+impl Choice for Kind<true> {
+    type Arithmetic = HalfFloat;
+}
+
+/// The model of this firmware, checked.
+pub type Model = TypedModel<'static, Arithmetic>;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// Nothing to say.
-    Empty,
-    /// A character outside the vocabulary.
-    UnknownLetter(char),
-    /// More letters than the model takes.
-    TooLong {
-        /// Letters given.
-        given: usize,
-        /// Most letters.
-        limit: usize,
-    },
+    /// The file.
+    Load(LoadError),
+    /// The arena serves one speller only.
+    ArenaInUse,
+    /// The arena.
+    Arena(ArenaTooSmall),
+    /// The word.
+    Run(RunError),
 }
 
-impl Speller {
-    /// What the banner says.
-    pub const MODEL: &str = "echo";
-    /// Bytes of the arena.
-    pub const ARENA: usize = 0;
+/// Checks the model.
+pub fn load(checks: Checks) -> Result<Model, Failure> {
+    Model::from_bytes_with(MODEL, checks).map_err(Failure::Load)
+}
 
-    /// Checks the model and takes the arena.
-    pub fn load() -> Result<Self, Failure> {
-        Ok(Self { answer: [0; ANSWER_LIMIT] })
+/// Turns words into their phones.
+pub struct Speller<'m> {
+    session: Session<'m, 'static, Arithmetic>,
+    answer: [u8; ANSWER_LIMIT],
+}
+
+impl<'m> Speller<'m> {
+    /// Takes the arena.
+    pub fn new(model: &'m Model) -> Result<Self, Failure> {
+        let arena = ARENA.take().ok_or(Failure::ArenaInUse)?;
+        let session = Session::new(model, arena).map_err(Failure::Arena)?;
+        Ok(Self { session, answer: [0; ANSWER_LIMIT] })
     }
 
     /// The phones of `word`.
     pub fn spell(&mut self, word: &str) -> Result<&str, Failure> {
-        if word.is_empty() {
-            return Err(Failure::Empty);
-        }
-        if word.len() > 28 {
-            return Err(Failure::TooLong { given: word.len(), limit: 28 });
-        }
-        let mut length = 0;
-        for letter in word.chars() {
-            if !letter.is_ascii_alphabetic() {
-                return Err(Failure::UnknownLetter(letter));
-            }
-            self.answer[length] = letter.to_ascii_uppercase() as u8;
-            self.answer[length + 1] = b' ';
-            length += 2;
-        }
-        core::str::from_utf8(&self.answer[..length - 1]).map_err(|_| Failure::Empty)
+        self.session.run_into(word, &mut self.answer).map_err(Failure::Run)
     }
 
     /// The same, adding the logits of every step to `hash`.
-    pub fn spell_hashed(&mut self, word: &str, hash: &mut Fnv) -> Result<&str, Failure> {
-        let phones = self.spell(word)?;
-        hash.write(phones.as_bytes());
-        Ok(phones)
+    pub fn spell_hashed(&mut self, word: &str, hash: &mut LogitsHash) -> Result<&str, Failure> {
+        let observe = |_, logit| hash.push(logit);
+        self.session.run_observed(word, &mut self.answer, observe).map_err(Failure::Run)
+    }
+
+    /// For those who need more than words.
+    pub fn session(&mut self) -> &mut Session<'m, 'static, Arithmetic> {
+        &mut self.session
     }
 }
