@@ -10,6 +10,7 @@
 
 mod file;
 mod opaque;
+mod run;
 
 unsafe extern "C" {
     /// Does not exist.
@@ -26,6 +27,7 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 #[unsafe(no_mangle)]
 extern "C" fn _start() -> ! {
     file::probe(opaque::bytes());
+    run::probe(opaque::bytes());
     #[cfg(feature = "control")]
     opaque::sink([1, 2, 3][opaque::any(7_usize)]);
     loop {
