@@ -92,9 +92,10 @@ impl<'m, P: Precision> EncoderLayer<'m, P> {
             scores: carver.take::<P::Score>(capacity),
             probabilities: carver.take::<P::Probability>(capacity),
         };
-        let tokens = stream.chunks_exact(d_model.max(1));
-        let rows = queries.chunks_exact_mut(d_model.max(1));
-        for (position, (x, query)) in tokens.zip(rows).enumerate() {
+        // Not zipped: a zip of chunks divides by their length, which could panic for all it knows.
+        let mut rows = queries.chunks_exact_mut(d_model.max(1));
+        for (position, x) in stream.chunks_exact(d_model.max(1)).enumerate() {
+            let query = rows.next().unwrap_or_default();
             let x = match self.place {
                 NormPlace::Pre => {
                     self.norm1.forward(x, normed);
@@ -105,8 +106,9 @@ impl<'m, P: Precision> EncoderLayer<'m, P> {
             self.attention.query(x, query);
             self.attention.remember(x, position, &mut cache);
         }
-        let tokens = stream.chunks_exact_mut(d_model.max(1));
-        for (x, query) in tokens.zip(queries.chunks_exact(d_model.max(1))) {
+        let mut rows = queries.chunks_exact(d_model.max(1));
+        for x in stream.chunks_exact_mut(d_model.max(1)) {
+            let query = rows.next().unwrap_or_default();
             self.attention.attend(query, &cache, len, &mut scratch, normed, x);
             if self.place == NormPlace::Post {
                 self.norm1.forward_in_place(x);

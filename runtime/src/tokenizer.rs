@@ -43,8 +43,9 @@ impl fmt::Display for EncodeError {
             Self::Empty => f.write_str("the text is empty"),
             Self::UnknownSymbol { index, offset, first } => write!(
                 f,
-                "symbol {} (byte {offset}) starting with {first:?} is not in the vocabulary",
-                index + 1
+                "symbol {} (byte {offset}) starting with `{first}` (U+{:04X}) is not in the vocabulary",
+                index + 1,
+                u32::from(*first)
             ),
             Self::TooLong { len, limit } => {
                 write!(f, "the text has {len} symbols, the limit is {limit}")

@@ -115,9 +115,11 @@ impl<'m, P: Precision> Attention<'m, P> {
         stream: &mut [P::Activation],
     ) {
         let HeadShape { n_heads, d_k } = self.shape;
-        let parts = query.chunks_exact(d_k.max(1)).zip(context.chunks_exact_mut(d_k.max(1)));
-        for (head, (query, context)) in parts.take(n_heads).enumerate() {
+        for head in 0..n_heads {
             let first = head.saturating_mul(d_k);
+            let part = first..first.saturating_add(d_k);
+            let query = query.get(part.clone()).unwrap_or_default();
+            let context = context.get_mut(part).unwrap_or_default();
             let keys = Rows {
                 data: cache.keys.get(first..).unwrap_or_default(),
                 stride: n_heads.saturating_mul(d_k),
