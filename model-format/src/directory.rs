@@ -210,13 +210,13 @@ impl Slot {
         }
     }
 
-    /// All tensors in order.
+    /// All tensors in order. The iterator borrows the lists: by value they would lie on the stack.
     pub fn all(config: &ModelConfig) -> impl Iterator<Item = Self> + use<> {
         let encoder = (0..config.encoder.n_layers)
-            .flat_map(|l| ENCODER.into_iter().map(move |(slot, _)| Self::Encoder(l, slot)));
+            .flat_map(|l| ENCODER.iter().map(move |(slot, _)| Self::Encoder(l, *slot)));
         let decoder = (0..config.decoder.n_layers)
-            .flat_map(|l| DECODER.into_iter().map(move |(slot, _)| Self::Decoder(l, slot)));
-        SHARED.into_iter().chain(encoder).chain(decoder)
+            .flat_map(|l| DECODER.iter().map(move |(slot, _)| Self::Decoder(l, *slot)));
+        SHARED.iter().copied().chain(encoder).chain(decoder)
     }
 
     /// What `config` asks of this tensor.

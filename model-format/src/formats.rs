@@ -114,9 +114,9 @@ impl ActivationSlot {
     /// All activation tensors in order.
     pub fn all(config: &ModelConfig) -> impl Iterator<Item = Self> + use<> {
         let encoder = (0..config.encoder.n_layers)
-            .flat_map(|l| ENCODER_NAMES.into_iter().map(move |(a, _)| Self::Encoder(l, a)));
+            .flat_map(|l| ENCODER_NAMES.iter().map(move |(a, _)| Self::Encoder(l, *a)));
         let decoder = (0..config.decoder.n_layers)
-            .flat_map(|l| DECODER_NAMES.into_iter().map(move |(a, _)| Self::Decoder(l, a)));
+            .flat_map(|l| DECODER_NAMES.iter().map(move |(a, _)| Self::Decoder(l, *a)));
         core::iter::once(Self::EncoderEmbed)
             .chain(encoder)
             .chain([Self::Memory, Self::DecoderEmbed])

@@ -1,7 +1,7 @@
 //! The decoder: one id -> logits, over the keys and values of all positions before.
 
 use model_format::Model;
-use model_format::config::{ModelConfig, NormPlace};
+use model_format::config::NormPlace;
 use model_format::directory::{DecoderSlot, Slot};
 use model_format::formats::{ActivationSlot, DecoderActivation};
 
@@ -15,108 +15,128 @@ use crate::plan::{Plan, rotation_len};
 use crate::precision::{AttentionScratch, Precision};
 
 /// One decoder layer.
-struct DecoderLayer<'m, P: Precision> {
-    place: NormPlace,
-    norms: [Norm<'m, P>; 3],
-    self_attention: Attention<'m, P>,
-    cross_attention: Attention<'m, P>,
-    feed_forward: FeedForward<'m, P>,
+///
+/// The constants of a sublayer are read when it runs and dropped after it: those of a whole layer
+/// would fill the stack.
+#[derive(Clone, Copy)]
+struct DecoderLayer<'x, 'm> {
+    model: &'x Model<'m>,
+    layer: u16,
 }
 
-fn heads(config: &ModelConfig) -> HeadShape {
-    HeadShape { n_heads: config.decoder.n_heads.into(), d_k: config.decoder_d_k() }
-}
+impl<'m> DecoderLayer<'_, 'm> {
+    fn place(self) -> NormPlace {
+        self.model.config().norm
+    }
 
-/// The cross-attention of layer `layer`.
-fn cross_attention<'m, P: Precision>(model: &Model<'m>, layer: u16) -> Attention<'m, P> {
-    use {DecoderActivation as A, DecoderSlot as S};
-    let slot = |s| Slot::Decoder(layer, s);
-    let activation = |a| ActivationSlot::Decoder(layer, a);
-    let slots = AttentionSlots {
-        linear: [S::CrossQuery, S::CrossKey, S::CrossValue, S::CrossOutput].map(slot),
-        heads: slot(S::CrossHeads),
-        query: activation(A::CrossQuery),
-        context: activation(A::CrossContext),
-        stream: activation(match model.config().norm {
-            NormPlace::Pre => A::Sum1,
-            NormPlace::Post => A::Norm1,
-        }),
-        sum: activation(A::Sum2),
-    };
-    Attention::new(model, &slots, heads(model.config()))
-}
+    fn slot(self, slot: DecoderSlot) -> Slot {
+        Slot::Decoder(self.layer, slot)
+    }
 
-impl<'m, P: Precision> DecoderLayer<'m, P> {
-    fn new(model: &Model<'m>, layer: u16) -> Self {
+    fn activation(self, activation: DecoderActivation) -> ActivationSlot {
+        ActivationSlot::Decoder(self.layer, activation)
+    }
+
+    fn heads(self) -> HeadShape {
+        let config = self.model.config();
+        HeadShape { n_heads: config.decoder.n_heads.into(), d_k: config.decoder_d_k() }
+    }
+
+    fn norm<P: Precision>(self, norm: DecoderSlot, output: DecoderActivation) -> Norm<'m, P> {
+        Norm::new(self.model, self.slot(norm), self.activation(output))
+    }
+
+    fn self_attention<P: Precision>(self) -> Attention<'m, P> {
         use {DecoderActivation as A, DecoderSlot as S};
-        let config = model.config();
-        let slot = |s| Slot::Decoder(layer, s);
-        let activation = |a| ActivationSlot::Decoder(layer, a);
-        let self_attention = AttentionSlots {
-            linear: [S::Query, S::Key, S::Value, S::Output].map(slot),
-            heads: slot(S::Heads),
-            query: activation(A::Query),
-            context: activation(A::Context),
-            stream: ActivationSlot::decoder_stream(config, layer),
-            sum: activation(A::Sum1),
+        let slots = AttentionSlots {
+            linear: [S::Query, S::Key, S::Value, S::Output].map(|s| self.slot(s)),
+            heads: self.slot(S::Heads),
+            query: self.activation(A::Query),
+            context: self.activation(A::Context),
+            stream: ActivationSlot::decoder_stream(self.model.config(), self.layer),
+            sum: self.activation(A::Sum1),
         };
-        let before_feed_forward = match config.norm {
-            NormPlace::Pre => activation(A::Sum2),
-            NormPlace::Post => activation(A::Norm2),
-        };
-        Self {
-            place: config.norm,
-            norms: [(S::Norm1, A::Norm1), (S::Norm2, A::Norm2), (S::Norm3, A::Norm3)]
-                .map(|(s, a)| Norm::new(model, slot(s), activation(a))),
-            self_attention: Attention::new(model, &self_attention, heads(config)),
-            cross_attention: cross_attention(model, layer),
-            feed_forward: FeedForward::new(
-                model,
-                [S::Linear1, S::Linear2].map(slot),
-                activation(A::Hidden),
-                [before_feed_forward, activation(A::Sum3)],
-            ),
-        }
+        Attention::new(self.model, &slots, self.heads())
     }
 
-    fn forward(&self, step: &mut Step<'_, P>, self_cache: &mut Cache<'_, P>, cross: &Cache<'_, P>) {
-        let [norm1, norm2, _] = &self.norms;
-        let Step { position, source_len, x, normed, work } = step;
-        let d_model = x.len();
-        let mut carver = Carver::new(work);
-        let query = carver.take::<P::Activation>(d_model);
-        let longest = self_cache.capacity.max(cross.capacity);
-        let mut scratch = AttentionScratch {
-            scores: carver.take::<P::Score>(longest),
-            probabilities: carver.take::<P::Probability>(longest),
+    fn cross_attention<P: Precision>(self) -> Attention<'m, P> {
+        use {DecoderActivation as A, DecoderSlot as S};
+        let linear = [S::CrossQuery, S::CrossKey, S::CrossValue, S::CrossOutput];
+        let slots = AttentionSlots {
+            linear: linear.map(|s| self.slot(s)),
+            heads: self.slot(S::CrossHeads),
+            query: self.activation(A::CrossQuery),
+            context: self.activation(A::CrossContext),
+            stream: self.activation(match self.place() {
+                NormPlace::Pre => A::Sum1,
+                NormPlace::Post => A::Norm1,
+            }),
+            sum: self.activation(A::Sum2),
         };
-
-        let input = before(self.place, norm1, x, normed);
-        self.self_attention.query(input, query);
-        self.self_attention.remember(input, *position, self_cache);
-        self.self_attention.attend(query, self_cache, *position + 1, &mut scratch, normed, x);
-        after(self.place, norm1, x);
-
-        let input = before(self.place, norm2, x, normed);
-        self.cross_attention.query(input, query);
-        self.cross_attention.attend(query, cross, *source_len, &mut scratch, normed, x);
-        after(self.place, norm2, x);
+        Attention::new(self.model, &slots, self.heads())
     }
 
-    fn feed_forward(&self, step: &mut Step<'_, P>, d_ff: usize) {
-        let [_, _, norm3] = &self.norms;
+    #[inline(never)]
+    fn attend_self<P: Precision>(self, step: &mut Step<'_, P>, cache: &mut Cache<'_, P>) {
+        let norm = self.norm::<P>(DecoderSlot::Norm1, DecoderActivation::Norm1);
+        let attention = self.self_attention::<P>();
+        let Step { position, x, normed, work, .. } = step;
+        let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cache.capacity);
+        let input = before(self.place(), &norm, x, normed);
+        attention.query(input, query);
+        attention.remember(input, *position, cache);
+        attention.attend(query, cache, *position + 1, &mut scratch, normed, x);
+        after(self.place(), &norm, x);
+    }
+
+    #[inline(never)]
+    fn attend_memory<P: Precision>(self, step: &mut Step<'_, P>, cross: &Cache<'_, P>) {
+        let norm = self.norm::<P>(DecoderSlot::Norm2, DecoderActivation::Norm2);
+        let attention = self.cross_attention::<P>();
+        let Step { source_len, x, normed, work, .. } = step;
+        let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cross.capacity);
+        let input = before(self.place(), &norm, x, normed);
+        attention.query(input, query);
+        attention.attend(query, cross, *source_len, &mut scratch, normed, x);
+        after(self.place(), &norm, x);
+    }
+
+    #[inline(never)]
+    fn feed_forward<P: Precision>(self, step: &mut Step<'_, P>) {
+        use {DecoderActivation as A, DecoderSlot as S};
+        let norm = self.norm::<P>(S::Norm3, A::Norm3);
+        let stream = match self.place() {
+            NormPlace::Pre => A::Sum2,
+            NormPlace::Post => A::Norm2,
+        };
+        let feed_forward = FeedForward::<P>::new(
+            self.model,
+            [S::Linear1, S::Linear2].map(|s| self.slot(s)),
+            self.activation(A::Hidden),
+            [self.activation(stream), self.activation(A::Sum3)],
+        );
         let Step { x, normed, work, .. } = step;
-        let hidden = Carver::new(work).take::<P::Activation>(d_ff);
-        match self.place {
-            NormPlace::Pre => norm3.forward(x, normed),
+        let d_ff = self.model.config().decoder.d_ff;
+        let hidden = Carver::new(work).take::<P::Activation>(d_ff.into());
+        match self.place() {
+            NormPlace::Pre => norm.forward(x, normed),
             NormPlace::Post => normed.copy_from(x),
         }
-        self.feed_forward.forward(normed, hidden, x);
-        after(self.place, norm3, x);
+        feed_forward.forward(normed, hidden, x);
+        after(self.place(), &norm, x);
     }
 }
 
-type Cache<'a, P> = KvCache<'a, <P as Precision>::Cached>;
+/// A query `[d_model]`, and room for `len` positions.
+fn attention_buffers<P: Precision>(
+    work: &mut [u8],
+    d_model: usize,
+    len: usize,
+) -> (&mut [P::Activation], AttentionScratch<'_, P>) {
+    let mut carver = Carver::new(work);
+    let query = carver.take(d_model);
+    (query, AttentionScratch { scores: carver.take(len), probabilities: carver.take(len) })
+}
 
 /// What a sublayer reads: the normed stream before it, or the stream itself.
 fn before<'x, P: Precision>(
@@ -140,6 +160,8 @@ fn after<P: Precision>(place: NormPlace, norm: &Norm<'_, P>, x: &mut [P::Activat
     }
 }
 
+type Cache<'a, P> = KvCache<'a, <P as Precision>::Cached>;
+
 /// One step's buffers.
 struct Step<'a, P: Precision> {
     position: usize,
@@ -162,7 +184,7 @@ pub(crate) fn remember_memory<P: Precision>(
     let d_model = usize::from(model.config().d_model);
     let mut carver = Carver::new(cross);
     for layer in 0..model.config().decoder.n_layers {
-        let attention = cross_attention::<P>(model, layer);
+        let attention = DecoderLayer { model, layer }.cross_attention::<P>();
         let mut cache = take_cache::<P>(&mut carver, plan.limits.source_len.into(), d_model);
         for (position, x) in memory.chunks_exact(d_model.max(1)).enumerate() {
             attention.remember(x, position, &mut cache);
@@ -193,7 +215,8 @@ pub(crate) fn decode_step<P: Precision>(
     let cross = carver.take::<u8>(plan.cross);
     let caches = carver.take::<u8>(plan.self_cache);
     let rotation = carver.take::<[i32; 2]>(rotation_len(config));
-    let (x, normed) = (carver.take(d_model), carver.take(d_model));
+    let x = carver.take::<P::Activation>(d_model);
+    let normed = carver.take::<P::Activation>(d_model);
     let work = carver.take_rest();
     if position == 0 {
         start_rotation(rotation);
@@ -202,13 +225,14 @@ pub(crate) fn decode_step<P: Precision>(
     rotate(rotation, model.pairs(Slot::Frequencies));
 
     let (mut cross, mut caches) = (Carver::new(cross), Carver::new(caches));
-    let mut step = Step { position, source_len, x, normed, work };
+    let mut step = Step::<P> { position, source_len, x, normed, work };
     for layer in 0..config.decoder.n_layers {
         let cross = take_cache::<P>(&mut cross, plan.limits.source_len.into(), d_model);
         let mut cache = take_cache::<P>(&mut caches, plan.limits.target_len.into(), d_model);
-        let layer = DecoderLayer::<P>::new(model, layer);
-        layer.forward(&mut step, &mut cache, &cross);
-        layer.feed_forward(&mut step, config.decoder.d_ff.into());
+        let layer = DecoderLayer { model, layer };
+        layer.attend_self(&mut step, &mut cache);
+        layer.attend_memory(&mut step, &cross);
+        layer.feed_forward(&mut step);
     }
     let Step { x, .. } = step;
     if config.final_norm {

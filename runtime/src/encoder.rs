@@ -14,70 +14,91 @@ use crate::plan::rotation_len;
 use crate::precision::{AttentionScratch, Precision};
 
 /// One encoder layer.
-struct EncoderLayer<'m, P: Precision> {
-    place: NormPlace,
-    norm1: Norm<'m, P>,
-    attention: Attention<'m, P>,
-    norm2: Norm<'m, P>,
-    feed_forward: FeedForward<'m, P>,
+///
+/// The constants of a sublayer are read when it runs and dropped after it: those of a whole layer
+/// would fill the stack.
+#[derive(Clone, Copy)]
+struct EncoderLayer<'x, 'm> {
+    model: &'x Model<'m>,
+    layer: u16,
 }
 
-impl<'m, P: Precision> EncoderLayer<'m, P> {
-    fn new(model: &Model<'m>, layer: u16) -> Self {
+impl<'m> EncoderLayer<'_, 'm> {
+    fn place(self) -> NormPlace {
+        self.model.config().norm
+    }
+
+    fn slot(self, slot: EncoderSlot) -> Slot {
+        Slot::Encoder(self.layer, slot)
+    }
+
+    fn activation(self, activation: EncoderActivation) -> ActivationSlot {
+        ActivationSlot::Encoder(self.layer, activation)
+    }
+
+    fn norm<P: Precision>(self, norm: EncoderSlot, output: EncoderActivation) -> Norm<'m, P> {
+        Norm::new(self.model, self.slot(norm), self.activation(output))
+    }
+
+    fn attention<P: Precision>(self) -> Attention<'m, P> {
         use {EncoderActivation as A, EncoderSlot as S};
-        let config = model.config();
-        let slot = |s| Slot::Encoder(layer, s);
-        let activation = |a| ActivationSlot::Encoder(layer, a);
+        let config = self.model.config();
         let shape = HeadShape { n_heads: config.encoder.n_heads.into(), d_k: config.encoder_d_k() };
-        let attention = AttentionSlots {
-            linear: [S::Query, S::Key, S::Value, S::Output].map(slot),
-            heads: slot(S::Heads),
-            query: activation(A::Query),
-            context: activation(A::Context),
-            stream: ActivationSlot::encoder_stream(config, layer),
-            sum: activation(A::Sum1),
+        let slots = AttentionSlots {
+            linear: [S::Query, S::Key, S::Value, S::Output].map(|s| self.slot(s)),
+            heads: self.slot(S::Heads),
+            query: self.activation(A::Query),
+            context: self.activation(A::Context),
+            stream: ActivationSlot::encoder_stream(config, self.layer),
+            sum: self.activation(A::Sum1),
         };
-        let middle = match config.norm {
-            NormPlace::Pre => activation(A::Sum1),
-            NormPlace::Post => activation(A::Norm1),
-        };
-        Self {
-            place: config.norm,
-            norm1: Norm::new(model, slot(S::Norm1), activation(A::Norm1)),
-            attention: Attention::new(model, &attention, shape),
-            norm2: Norm::new(model, slot(S::Norm2), activation(A::Norm2)),
-            feed_forward: FeedForward::new(
-                model,
-                [S::Linear1, S::Linear2].map(slot),
-                activation(A::Hidden),
-                [middle, activation(A::Sum2)],
-            ),
-        }
+        Attention::new(self.model, &slots, shape)
     }
 
     /// `stream` is `[len, d_model]`; `scratch` holds what the plan counted for one phase.
-    fn forward(&self, stream: &mut [P::Activation], shape: Shape, scratch: &mut [u8]) {
-        self.attend(stream, shape, scratch);
+    #[inline(never)]
+    fn feed_forward<P: Precision>(
+        self,
+        stream: &mut [P::Activation],
+        shape: Shape,
+        scratch: &mut [u8],
+    ) {
+        use {EncoderActivation as A, EncoderSlot as S};
+        let norm = self.norm::<P>(S::Norm2, A::Norm2);
+        let middle = match self.place() {
+            NormPlace::Pre => A::Sum1,
+            NormPlace::Post => A::Norm1,
+        };
+        let feed_forward = FeedForward::<P>::new(
+            self.model,
+            [S::Linear1, S::Linear2].map(|s| self.slot(s)),
+            self.activation(A::Hidden),
+            [self.activation(middle), self.activation(A::Sum2)],
+        );
         let Shape { d_model, d_ff, .. } = shape;
         let mut carver = Carver::new(scratch);
         let normed = carver.take::<P::Activation>(d_model);
         let hidden = carver.take::<P::Activation>(d_ff);
         for x in stream.chunks_exact_mut(d_model.max(1)) {
-            match self.place {
+            match self.place() {
                 NormPlace::Pre => {
-                    self.norm2.forward(x, normed);
-                    self.feed_forward.forward(normed, hidden, x);
+                    norm.forward(x, normed);
+                    feed_forward.forward(normed, hidden, x);
                 }
                 NormPlace::Post => {
                     normed.copy_from(x);
-                    self.feed_forward.forward(normed, hidden, x);
-                    self.norm2.forward_in_place(x);
+                    feed_forward.forward(normed, hidden, x);
+                    norm.forward_in_place(x);
                 }
             }
         }
     }
 
-    fn attend(&self, stream: &mut [P::Activation], shape: Shape, scratch: &mut [u8]) {
+    /// As [`feed_forward`](Self::feed_forward).
+    #[inline(never)]
+    fn attend<P: Precision>(self, stream: &mut [P::Activation], shape: Shape, scratch: &mut [u8]) {
+        let norm = self.norm::<P>(EncoderSlot::Norm1, EncoderActivation::Norm1);
+        let attention = self.attention::<P>();
         let Shape { len, capacity, d_model, .. } = shape;
         let mut carver = Carver::new(scratch);
         let queries = carver.take::<P::Activation>(capacity.saturating_mul(d_model));
@@ -96,22 +117,22 @@ impl<'m, P: Precision> EncoderLayer<'m, P> {
         let mut rows = queries.chunks_exact_mut(d_model.max(1));
         for (position, x) in stream.chunks_exact(d_model.max(1)).enumerate() {
             let query = rows.next().unwrap_or_default();
-            let x = match self.place {
+            let x = match self.place() {
                 NormPlace::Pre => {
-                    self.norm1.forward(x, normed);
+                    norm.forward(x, normed);
                     &*normed
                 }
                 NormPlace::Post => x,
             };
-            self.attention.query(x, query);
-            self.attention.remember(x, position, &mut cache);
+            attention.query(x, query);
+            attention.remember(x, position, &mut cache);
         }
         let mut rows = queries.chunks_exact(d_model.max(1));
         for x in stream.chunks_exact_mut(d_model.max(1)) {
             let query = rows.next().unwrap_or_default();
-            self.attention.attend(query, &cache, len, &mut scratch, normed, x);
-            if self.place == NormPlace::Post {
-                self.norm1.forward_in_place(x);
+            attention.attend(query, &cache, len, &mut scratch, normed, x);
+            if self.place() == NormPlace::Post {
+                norm.forward_in_place(x);
             }
         }
     }
@@ -156,7 +177,9 @@ pub(crate) fn encode<P: Precision>(
     let shape = Shape { len, capacity, d_model, d_ff: config.encoder.d_ff.into() };
     let stream = memory.get_mut(..len.saturating_mul(d_model)).unwrap_or_default();
     for layer in 0..config.encoder.n_layers {
-        EncoderLayer::<P>::new(model, layer).forward(stream, shape, scratch);
+        let layer = EncoderLayer { model, layer };
+        layer.attend::<P>(stream, shape, scratch);
+        layer.feed_forward::<P>(stream, shape, scratch);
     }
     if config.final_norm {
         let norm = Norm::<P>::new(model, Slot::EncoderNorm, ActivationSlot::Memory);
@@ -166,7 +189,8 @@ pub(crate) fn encode<P: Precision>(
     }
 }
 
-/// Embeds `ids`; how many there were.
+/// Embeds `ids`; how many there were. On its own stack, which is gone when the layers run.
+#[inline(never)]
 fn embed<P: Precision>(
     model: &Model<'_>,
     ids: impl Iterator<Item = u16>,

@@ -246,6 +246,7 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
         Ok(self.start(source_ids.iter().copied(), len, options))
     }
 
+    #[inline(never)]
     fn start_text(&mut self, text: &str) -> Result<Generation<'_, 'm, 'a, P>, RunError> {
         let model = self.model;
         let ids = tokenizer::encode(&model.model, text);
@@ -301,6 +302,7 @@ pub struct Generation<'s, 'm, 'a, P> {
 
 impl<P: Precision> Generation<'_, '_, '_, P> {
     /// The next id, showing all logits to `observe`; `None` at the end.
+    #[inline(never)]
     pub fn next_observed(&mut self, mut observe: impl FnMut(TokenId, P::Logit)) -> Option<TokenId> {
         if self.stop_reason().is_some() {
             return None;
