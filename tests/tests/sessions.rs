@@ -1,14 +1,14 @@
 //! Every kind of model, in exactly the memory that its plan asks for.
 
-use kiloformer_tests::answer::{Answer, run};
+use kiloformer_tests::answer::{Answer, answer, run};
 use kiloformer_tests::random_model::{Random, like_g2p, random_model, tiny};
 use model_format::AlignedBytes;
 use model_format::config::{
     ModelConfig, NormPlace, Output, Positions, Precision as Stored, StackConfig,
 };
 use runtime::{
-    ArenaTooSmall, FixedPoint, GenerateOptions, HalfFloat, Limits, Precision, RunError, Session,
-    StopReason, TypedModel, arena_len, arena_len_with,
+    ArenaTooSmall, FixedPoint, GenerateOptions, HalfFloat, Limits, LogitsHash, Precision, RunError,
+    Session, StopReason, TypedModel, arena_len, arena_len_with,
 };
 
 /// Sizes that no loop divides evenly; the first needs learned positions.
@@ -172,7 +172,7 @@ fn small_limits_change_only_lengths<P: Precision>(file: &AlignedBytes, config: &
     let mut ids: Vec<u16> = vec![4, 17, 2];
     ids.drain(..3 - usize::from(limits.source_len));
     let mut expected = large.generate(&ids, &options).expect("ids of the vocabulary");
-    let mut hashes = [runtime::LogitsHash::default(); 2];
+    let mut hashes = [LogitsHash::default(); 2];
     let mut generation = small.generate(&ids, &GenerateOptions::default()).expect("the same");
     loop {
         let id = generation.next_observed(|_, logit| hashes[0].push(logit));
@@ -232,4 +232,35 @@ fn answers_of_random_models_depend_on_the_word() {
 fn the_tiny_model_fits_a_microbit() {
     let file = random_model(Stored::FixedPoint, &tiny(), 1);
     assert!(arena_len(&file) < 8 * 1024 && file.len() < 64 * 1024);
+}
+
+fn hash_of_all_answers<P: Precision>(file: &AlignedBytes) -> u64 {
+    let model = TypedModel::<P>::from_bytes(file).expect("a sound model");
+    let mut memory = arena(arena_len(file), 0);
+    let mut session = Session::new(&model, &mut memory).expect("an arena of exact size");
+    let mut hash = LogitsHash::default();
+    for word in random_words(100) {
+        answer(&mut session, &word, &mut hash).expect("an answer");
+    }
+    hash.value()
+}
+
+/// The bits of version 1. Files in the field rely on them: a change here is a change of the format.
+#[test]
+fn logits_have_the_bits_they_always_had() {
+    for (config, fixed, half) in [
+        (like_g2p(), 0x88f7_4a1b_5199_3b56, 0x3def_75af_f210_7f11),
+        (
+            ModelConfig { norm: NormPlace::Post, positions: Positions::Learned, ..tiny() },
+            0x3330_6a19_76fc_a03f,
+            0x7ca5_e08a_c310_3148,
+        ),
+    ] {
+        let file = |precision| random_model(precision, &config, 1);
+        let hashes = [
+            hash_of_all_answers::<FixedPoint>(&file(Stored::FixedPoint)),
+            hash_of_all_answers::<HalfFloat>(&file(Stored::HalfFloat)),
+        ];
+        assert_eq!(hashes, [fixed, half], "{hashes:016x?}");
+    }
 }
