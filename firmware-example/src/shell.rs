@@ -45,7 +45,9 @@ pub fn run<S: Read + Write>(console: &mut Console<S>) -> bool {
     true
 }
 
-/// Loads the model, and says what each depth of checking costs.
+/// Loads the model, and says what each depth of checking costs. On its own stack, which is gone when
+/// words are answered.
+#[inline(never)]
 fn load<S: Read + Write>(console: &mut Console<S>) -> Result<Model, Failure> {
     banner(console);
     let mut load = |what, checks| -> Result<Model, Failure> {
@@ -106,11 +108,14 @@ fn help<S: Read + Write>(console: &mut Console<S>) {
 
 /// The result of `work`, and what it cost; the stack is watched.
 fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
-    stack::watch(|| {
+    let mut cost = 0;
+    let result = stack::watch(|| {
         let begin = board::count();
         let result = work();
-        (result, board::count().wrapping_sub(begin))
-    })
+        cost = board::count().wrapping_sub(begin);
+        result
+    });
+    (result, cost)
 }
 
 /// One word for a person: the phones, then a line with their cost.

@@ -29,7 +29,7 @@ pub const ARENA_LEN: usize = runtime::arena_len(MODEL);
 /// Most letters of a word.
 pub const LETTER_LIMIT: usize = HEADER.config.max_source_len as usize - 1;
 /// Most bytes of an answer.
-const ANSWER_LIMIT: usize = 512;
+const ANSWER_LIMIT: usize = 256;
 
 /// The arithmetic of the model in flash; a firmware for one kind of model just names `FixedPoint`
 /// or `HalfFloat`.
