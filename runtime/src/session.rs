@@ -53,7 +53,10 @@ impl<'m, P: Precision> TypedModel<'m, P> {
     /// # Errors
     /// When the file is damaged, or of another number type.
     pub fn from_bytes_with(file: &'m [u8], checks: Checks) -> Result<Self, LoadError> {
-        Self::new(Model::from_bytes_with(file, checks).map_err(LoadError::Model)?)
+        match Model::from_bytes_with(file, checks) {
+            Ok(model) => Self::new(model),
+            Err(error) => Err(LoadError::Model(error)),
+        }
     }
 
     /// The typed view of a model that was checked before.
