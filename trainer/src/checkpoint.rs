@@ -32,18 +32,24 @@ pub struct Progress {
     pub epoch: u64,
     /// Batches of it that are done.
     pub batch: u64,
-    /// Smoothed loss and tokens of those batches.
+    /// Smoothed loss of those batches, summed over target tokens.
     pub epoch_loss: f64,
+    /// Their target tokens.
     pub epoch_tokens: u64,
 }
 
 /// The JSON part of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
+    /// Of this structure.
     pub version: u32,
+    /// How the run was begun.
     pub config: RunConfig,
+    /// Source vocabulary.
     pub source: Tokenizer,
+    /// Target vocabulary.
     pub target: Tokenizer,
+    /// How far it is.
     pub progress: Progress,
     /// Hash of the training examples: a resumed run must see the same ones.
     pub data_hash: u64,
@@ -60,7 +66,9 @@ impl Header {
 /// A whole run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
+    /// All but numbers.
     pub header: Header,
+    /// All numbers.
     pub weights: Weights,
 }
 

@@ -16,9 +16,11 @@ use crate::optimizer::{AdamConfig, Schedule, ScheduleKind};
 /// Everything that decides the result of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunConfig {
+    /// Where the pairs come from.
     pub data: DataConfig,
     /// Vocabulary sizes are filled in when the data is read.
     pub model: ModelConfig,
+    /// How it trains.
     pub train: TrainConfig,
 }
 
@@ -29,7 +31,9 @@ pub struct DataConfig {
     pub train: Option<PathBuf>,
     /// Held-out pairs; where absent, sources whose hash says so.
     pub dev: Option<PathBuf>,
+    /// Symbols of the source.
     pub source: Splitting,
+    /// Symbols of the target.
     pub target: Splitting,
     /// Whether the bundled dictionary's phones keep their stress digits.
     #[serde(default = "yes")]
@@ -43,15 +47,21 @@ fn yes() -> bool {
 /// How a run trains.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainConfig {
+    /// Of starting weights, order and dropout.
     pub seed: u64,
+    /// Passes over the training pairs.
     pub epochs: u64,
     /// Pairs to a step.
     pub batch_size: usize,
     /// Parts of a batch that are worked on at the same time; part of the result's bits.
     pub workers: usize,
+    /// How often dropout drops.
     pub dropout: DropoutRates,
+    /// Share of the target distribution that is spread over all ids but pad.
     pub label_smoothing: f32,
+    /// The optimizer's constants.
     pub adam: AdamConfig,
+    /// The learning rate.
     pub schedule: Schedule,
     /// Steps between checkpoints.
     pub checkpoint_steps: u64,
@@ -73,26 +83,34 @@ impl RunConfig {
         let train = &self.train;
         ensure!(self.model.max_source_len > 1, "max_source_len must exceed 1");
         ensure!(self.model.max_target_len > 1, "max_target_len must exceed 1");
-        ensure!(train.epochs > 0 && train.batch_size > 0, "epochs and batch size must be positive");
-        ensure!((1..=256).contains(&train.workers), "{} workers, not 1 to 256", train.workers);
-        ensure!(
-            train.checkpoint_steps > 0 && train.eval_epochs > 0,
-            "steps between checkpoints and epochs between evaluations must be positive"
-        );
+        ensure!((1..=256).contains(&train.workers), "workers is {}, not 1 to 256", train.workers);
+        for (name, value) in [
+            ("epochs", train.epochs),
+            ("batch_size", train.batch_size as u64),
+            ("checkpoint_steps", train.checkpoint_steps),
+            ("eval_epochs", train.eval_epochs),
+        ] {
+            ensure!(value > 0, "{name} is 0, not positive");
+        }
         let DropoutRates { residual, attention, activation } = train.dropout;
         for (name, value) in [
             ("dropout", residual),
-            ("attention dropout", attention),
-            ("activation dropout", activation),
-            ("label smoothing", train.label_smoothing),
+            ("attention_dropout", attention),
+            ("activation_dropout", activation),
+            ("label_smoothing", train.label_smoothing),
             ("beta1", train.adam.beta1),
             ("beta2", train.adam.beta2),
-            ("the average's decay", train.adam.ema_decay),
+            ("ema_decay", train.adam.ema_decay),
+            ("weight_decay", train.adam.weight_decay),
         ] {
             ensure!((0.0..1.0).contains(&value), "{name} is {value}, not in [0, 1)");
         }
-        ensure!(train.schedule.rate > 0.0, "the learning rate must be positive");
-        ensure!(train.adam.clip_norm > 0.0, "the largest gradient norm must be positive");
+        let Schedule { rate, floor, .. } = train.schedule;
+        ensure!(rate > 0.0 && rate.is_finite(), "rate is {rate}, not a positive number");
+        ensure!((0.0..=1.0).contains(&floor), "floor is {floor}, not in [0, 1]");
+        let AdamConfig { eps, clip_norm, .. } = train.adam;
+        ensure!(eps > 0.0 && eps.is_finite(), "adam_eps is {eps}, not a positive number");
+        ensure!(clip_norm > 0.0, "clip_norm is {clip_norm}, not a positive number");
         Ok(())
     }
 }

@@ -1,12 +1,12 @@
 //! How good a model is: token-weighted loss, word and phone error rates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::data::batch::{Example, Pairs};
 use crate::data::corpus::Pair;
-use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizer::{Splitting, Tokenizer};
 use crate::engine::{LossOptions, LossSum, Network, Workspace};
 
 /// Error rates over distinct sources.
@@ -27,20 +27,60 @@ pub struct Scores {
 /// Sources with all their references, each a list of symbols.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct References {
+    /// Distinct, in code point order.
     pub sources: Vec<String>,
+    /// For each source, its references.
     pub targets: Vec<Vec<Vec<String>>>,
+}
+
+/// Held-out pairs, ready to evaluate on.
+#[derive(Debug, Clone, Default)]
+pub struct HeldOut {
+    /// For the loss.
+    pub examples: Vec<Example>,
+    /// For the error rates.
+    pub references: References,
+}
+
+impl HeldOut {
+    /// Token-weighted loss and error rates of greedy outputs; nothing where there is no pair.
+    pub fn evaluate(
+        &self,
+        network: &Network,
+        params: &[f32],
+        tokenizers: (&Tokenizer, &Tokenizer),
+        threads: usize,
+    ) -> Option<(f64, Scores)> {
+        if self.examples.is_empty() {
+            return None;
+        }
+        let loss = loss(network, params, &self.examples, threads);
+        let outputs = transcribe(network, params, tokenizers, &self.references.sources, threads);
+        Some((loss, self.references.score(&outputs)))
+    }
 }
 
 impl References {
     /// Gathers the references of every distinct source.
     pub fn new(pairs: &[Pair], target: &Tokenizer) -> Self {
+        Self::split(pairs, &target.splitting)
+    }
+
+    /// Gathers the references of every distinct source, cut into symbols by `target`.
+    pub fn split(pairs: &[Pair], target: &Splitting) -> Self {
         let mut grouped: BTreeMap<&str, Vec<Vec<String>>> = BTreeMap::new();
         for pair in pairs {
-            let symbols = target.splitting.symbols(&pair.target);
+            let symbols = target.symbols(&pair.target);
             grouped.entry(&pair.source).or_default().push(symbols);
         }
         let sources = grouped.keys().map(|&s| s.to_owned()).collect();
         Self { sources, targets: grouped.into_values().collect() }
+    }
+
+    /// The distinct sources of `pairs`, sorted.
+    pub fn sources_of(pairs: &[Pair]) -> Vec<String> {
+        let sources: BTreeSet<&str> = pairs.iter().map(|pair| pair.source.as_str()).collect();
+        sources.into_iter().map(str::to_owned).collect()
     }
 
     /// Scores one output (as symbols) for each source.
@@ -132,13 +172,13 @@ pub fn loss(network: &Network, params: &[f32], examples: &[Example], threads: us
     });
     let mut sum = LossSum::default();
     parts.into_iter().for_each(|part| sum += part);
-    sum.nll / sum.tokens.max(1) as f64
+    sum.nll_mean()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::tokenizer::{Splitting, Unit};
+    use crate::data::tokenizer::Unit;
 
     #[test]
     fn distances() {

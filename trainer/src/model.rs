@@ -15,15 +15,20 @@ use crate::evaluate;
 /// One tensor: row-major values and their shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
+    /// Row-major.
     pub shape: Vec<usize>,
+    /// As many as the shape says.
     pub values: Vec<f32>,
 }
 
 /// Architecture, vocabularies and averaged weights.
 #[derive(Debug, Clone)]
 pub struct TrainedModel {
+    /// Architecture and map of `params`.
     pub network: Network,
+    /// Source vocabulary.
     pub source: Tokenizer,
+    /// Target vocabulary.
     pub target: Tokenizer,
     /// Flat, in the order of `network.layout`.
     pub params: Vec<f32>,

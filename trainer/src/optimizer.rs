@@ -18,9 +18,11 @@ pub enum ScheduleKind {
 /// A learning rate for every step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
+    /// Its shape.
     pub kind: ScheduleKind,
     /// Peak rate of the cosine; factor of the inverse square root.
     pub rate: f64,
+    /// Steps until the rate is at its peak.
     pub warmup_steps: u64,
     /// Last rate over peak rate, for the cosine.
     pub floor: f64,
@@ -48,8 +50,11 @@ impl Schedule {
 /// Constants of AdamW (Kingma & Ba 2015; Loshchilov & Hutter 2019).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AdamConfig {
+    /// Decay of the mean of gradients, in [0, 1).
     pub beta1: f32,
+    /// Decay of the mean of squared gradients, in [0, 1).
     pub beta2: f32,
+    /// Added to the root of the mean square; positive.
     pub eps: f32,
     /// Decoupled; on matrices only.
     pub weight_decay: f32,
@@ -62,9 +67,13 @@ pub struct AdamConfig {
 /// Weights, their average and the moments: all `[parameters]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
+    /// What is trained.
     pub params: Vec<f32>,
+    /// Their exponential moving average: what is evaluated and exported.
     pub ema: Vec<f32>,
+    /// Adam's mean of gradients.
     pub moment1: Vec<f32>,
+    /// Adam's mean of squared gradients.
     pub moment2: Vec<f32>,
 }
 
@@ -92,17 +101,16 @@ pub fn norm(grads: &[f32]) -> f32 {
     sum.sqrt() as f32
 }
 
-/// One step of AdamW, counted from 1; returns the gradient's norm before clipping.
+/// One step of AdamW, counted from 1; `norm` is that of `grads`, for clipping.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn adam_step(
     config: &AdamConfig,
     layout: &ParamLayout,
     weights: &mut Weights,
-    grads: &[f32],
+    (grads, norm): (&[f32], f32),
     step: u64,
     rate: f32,
-) -> f32 {
-    let norm = norm(grads);
+) {
     let clip = if norm > config.clip_norm { config.clip_norm / norm } else { 1.0 };
     let t = step as f64;
     let correction1 = (1.0 - f64::from(config.beta1).powf(t)) as f32;
@@ -123,7 +131,6 @@ pub fn adam_step(
             *ema = ema_keep * *ema + (1.0 - ema_keep) * *p;
         }
     }
-    norm
 }
 
 #[cfg(test)]
@@ -161,7 +168,8 @@ mod tests {
         };
         for step in 1..=2000 {
             let grads: Vec<f32> = weights.params.iter().map(|x| 2.0 * (x - 1.0)).collect();
-            adam_step(&config, &layout, &mut weights, &grads, step, 0.01);
+            let gradient = (grads.as_slice(), norm(&grads));
+            adam_step(&config, &layout, &mut weights, gradient, step, 0.01);
         }
         assert!(weights.params.iter().all(|x| (x - 1.0).abs() < 1e-2), "{:?}", weights.params);
     }

@@ -10,7 +10,9 @@ use crate::rng;
 /// How a tensor starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Init {
+    /// All 0.
     Zero,
+    /// All 1.
     One,
     /// Uniform in +-bound.
     Uniform(f32),
@@ -19,9 +21,13 @@ pub enum Init {
 /// One tensor of the flat buffer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamSpec {
+    /// As checkpoints have it.
     pub name: String,
+    /// Row-major.
     pub shape: Vec<usize>,
+    /// Its first number in the flat buffer.
     pub offset: usize,
+    /// How it starts.
     pub init: Init,
 }
 
@@ -50,6 +56,7 @@ impl ParamSpec {
 /// All tensors, in the order in which they lie in the flat buffer.
 #[derive(Debug, Clone, Default)]
 pub struct ParamLayout {
+    /// One after another, without gaps.
     pub specs: Vec<ParamSpec>,
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use crate::checkpoint::Progress;
 use crate::evaluate::Scores;
 
 /// Steps between two lines of `metrics.jsonl`.
@@ -19,13 +20,19 @@ const LINE_SECONDS: u64 = 15;
 /// One training step.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainPoint {
+    /// Counted from 1, over the whole run.
     pub step: u64,
+    /// Counted from 1.
     pub epoch: u64,
+    /// Smoothed loss per target token, in nats.
     pub loss: f64,
+    /// Learning rate.
     pub rate: f64,
+    /// Norm of the gradient before clipping.
     pub grad_norm: f32,
     /// Source and target tokens.
     pub tokens: usize,
+    /// What the step took.
     pub elapsed: Duration,
 }
 
@@ -116,28 +123,43 @@ impl Report {
         self.write(json!({"kind": "epoch", "epoch": epoch, "loss": loss, "seconds": seconds}))
     }
 
-    /// An evaluation was done.
+    /// An evaluation on the watched held-out pairs was done.
     pub fn evaluation(
         &mut self,
-        epoch: u64,
-        step: u64,
+        progress: &Progress,
         loss: f64,
         scores: &Scores,
         took: Duration,
     ) -> Result<()> {
-        self.say(&format!(
-            "epoch {epoch}: held-out loss {loss:.4}, WER {:.2}%, PER {:.2}% (without stress {:.2}%, {:.2}%), {:.1} s",
-            scores.wer * 100.0,
-            scores.per * 100.0,
-            scores.wer_no_stress * 100.0,
-            scores.per_no_stress * 100.0,
-            took.as_secs_f64()
-        ));
+        let Progress { step, epoch, .. } = *progress;
+        let seconds = took.as_secs_f64();
+        self.say(&format!("epoch {epoch}: held-out {}, {seconds:.1} s", summary(loss, scores)));
         self.epoch_started = Instant::now();
         self.write(json!({
             "kind": "eval", "epoch": epoch, "step": step, "loss": loss, "scores": scores,
-            "seconds": took.as_secs_f64(),
+            "seconds": seconds,
         }))
+    }
+
+    /// The last evaluation of a finished run, on the pairs of `side`.
+    pub fn last_evaluation(
+        &mut self,
+        step: u64,
+        side: &str,
+        loss: f64,
+        scores: &Scores,
+    ) -> Result<()> {
+        self.say(&format!("finished: {side} pairs, {}", summary(loss, scores)));
+        self.write(
+            json!({"kind": "final", "step": step, "side": side, "loss": loss, "scores": scores}),
+        )
+    }
+
+    /// Ends the bar.
+    pub fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
     }
 
     /// One line for the reader.
@@ -151,6 +173,15 @@ impl Report {
     fn write(&mut self, value: serde_json::Value) -> Result<()> {
         writeln!(self.metrics, "{value}").context("writing metrics.jsonl")
     }
+}
+
+fn summary(loss: f64, scores: &Scores) -> String {
+    let Scores { wer, per, wer_no_stress, per_no_stress, .. } = scores;
+    let [wer, per, wer_no_stress, per_no_stress] =
+        [wer, per, wer_no_stress, per_no_stress].map(|rate| format!("{:.2}%", rate * 100.0));
+    format!(
+        "loss {loss:.4}, WER {wer}, PER {per} (without stress {wer_no_stress}, {per_no_stress})"
+    )
 }
 
 /// A mean that forgets: the last fifty values count most.

@@ -1,4 +1,4 @@
-//! A run from its configuration to its last step.
+//! A run from its configuration to its last evaluation.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,21 +6,30 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::backend::Device;
 use crate::checkpoint::{self, Checkpoint, Header};
 use crate::config::RunConfig;
+use crate::data::batch::Example;
 use crate::data::corpus::{self, Pair};
 use crate::data::split::{self, Split};
 use crate::data::tokenizer::Tokenizer;
 use crate::engine::Network;
+use crate::evaluate::{HeldOut, References};
 use crate::report::Report;
 use crate::train::{self, Data, Ended};
 
 /// A run, its data and its place.
 pub struct Session {
+    /// Where the run's files lie.
     pub folder: PathBuf,
+    /// All pairs by their purpose.
     pub split: Split,
+    /// How far the run is.
     pub run: Checkpoint,
+    /// The map of its parameters.
     pub network: Arc<Network>,
+    /// What it trains on; no part of its result.
+    pub device: Device,
     data: Data,
 }
 
@@ -43,7 +52,7 @@ impl Session {
         let network = Arc::new(Network::new(&config.model)?);
         let data = encode(&split, &config, &source, &target)?;
         let run = fresh(&folder, &network, config, source, target, &data)?;
-        Ok(Self { folder, split, run, network, data })
+        Ok(Self { folder, split, run, network, device: Device::default(), data })
     }
 
     /// The run of a folder, where it stopped.
@@ -53,29 +62,53 @@ impl Session {
         let split = split::load(&header.config.data)?;
         let network = Arc::new(Network::new(&header.config.model)?);
         let data = encode(&split, &header.config, &header.source, &header.target)?;
-        Ok(Self { folder: folder.to_owned(), split, run, network, data })
+        let folder = folder.to_owned();
+        Ok(Self { folder, split, run, network, device: Device::default(), data })
     }
 
-    /// Trains to the end, or until `stop` is set.
+    /// Trains to the end, or until `stop` is set; what is finished is evaluated on the test pairs, or
+    /// on the watched ones where there are no others.
     pub fn train(&mut self, stop: &AtomicBool) -> Result<Ended> {
-        let mut report = Report::open(&self.folder)?;
-        report.say(&format!(
-            "{}: {} parameters, {} training pairs, {} held-out pairs",
-            self.folder.display(),
-            self.network.layout.len(),
-            self.data.train.len(),
-            self.data.dev.len()
-        ));
         let Self { folder, run, network, data, .. } = self;
-        let ended = train::train(folder, network, run, data, &mut report, stop)?;
-        if ended == Ended::Interrupted {
-            report.say(&format!(
+        let mut backend = self.device.open(network, run.header.config.train.workers)?;
+        let mut report = Report::open(folder)?;
+        report.say(&format!(
+            "{}: {} parameters, {} training pairs, {} held-out pairs, on {}",
+            folder.display(),
+            network.layout.len(),
+            data.train.len(),
+            data.dev.examples.len(),
+            backend.name()
+        ));
+        let ended = train::train(folder, network, run, data, &mut backend, &mut report, stop)?;
+        report.finish();
+        match ended {
+            Ended::Finished => self.last_evaluation(&mut report)?,
+            Ended::Interrupted => report.say(&format!(
                 "stopped after step {}; go on with: trainer train --resume {}",
                 run.header.progress.step,
                 folder.display()
-            ));
+            )),
         }
         Ok(ended)
+    }
+
+    fn last_evaluation(&self, report: &mut Report) -> Result<()> {
+        let header = &self.run.header;
+        let test =
+            encode_side(&self.split.test, None, &header.config, &header.source, &header.target)?;
+        let test = held_out(test, &self.split.test, &header.target);
+        let (side, held_out) =
+            if test.examples.is_empty() { ("held-out", &self.data.dev) } else { ("test", &test) };
+        match train::evaluate_run(&self.network, &self.run, held_out) {
+            Some((loss, scores)) => {
+                report.last_evaluation(header.progress.step, side, loss, &scores)
+            }
+            None => {
+                report.say("finished: no pair was held out, so nothing is known of its quality");
+                Ok(())
+            }
+        }
     }
 }
 
@@ -85,16 +118,26 @@ fn encode(
     source: &Tokenizer,
     target: &Tokenizer,
 ) -> Result<Data> {
-    let encode = |pairs: &[Pair], side: &Option<PathBuf>| {
-        let name = side.as_ref().or(config.data.train.as_ref());
-        let name = name.map_or_else(|| "the dictionary".to_owned(), |p| p.display().to_string());
-        corpus::encode(pairs, source, target, config.limits()).context(name)
-    };
-    Ok(Data {
-        train: encode(&split.train, &config.data.train)?,
-        dev: encode(&split.dev, &config.data.dev)?,
-        dev_pairs: split.dev.clone(),
-    })
+    let train = encode_side(&split.train, None, config, source, target)?;
+    let dev = encode_side(&split.dev, config.data.dev.as_deref(), config, source, target)?;
+    Ok(Data { train, dev: held_out(dev, &split.dev, target) })
+}
+
+/// Examples of pairs that come from `file`, or else from the training pairs' file.
+fn encode_side(
+    pairs: &[Pair],
+    file: Option<&Path>,
+    config: &RunConfig,
+    source: &Tokenizer,
+    target: &Tokenizer,
+) -> Result<Vec<Example>> {
+    let file = file.or(config.data.train.as_deref());
+    let name = file.map_or_else(|| "the dictionary".to_owned(), |p| p.display().to_string());
+    corpus::encode(pairs, source, target, config.limits()).context(name)
+}
+
+fn held_out(examples: Vec<Example>, pairs: &[Pair], target: &Tokenizer) -> HeldOut {
+    HeldOut { examples, references: References::new(pairs, target) }
 }
 
 /// Makes the folder and the first checkpoint, which proves that both can be written.

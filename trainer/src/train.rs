@@ -7,26 +7,28 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::backend::Backend;
 use crate::checkpoint::{self, Checkpoint, Header};
 use crate::data::batch::{Example, Pairs, epoch_batches, slice_of};
-use crate::data::corpus::Pair;
-use crate::engine::{Dropout, LossOptions, LossSum, Network};
-use crate::evaluate::{self, References, Scores};
-use crate::optimizer::adam_step;
+use crate::engine::{Dropout, LossOptions, Network};
+use crate::evaluate::{HeldOut, Scores};
+use crate::optimizer::{self, adam_step};
 use crate::report::{Report, TrainPoint};
 use crate::rng;
-use crate::workers::{Slice, Workers};
+use crate::workers::Slice;
 
 /// The examples of a run.
 pub struct Data {
+    /// What is trained on.
     pub train: Vec<Example>,
-    pub dev: Vec<Example>,
-    pub dev_pairs: Vec<Pair>,
+    /// What is watched; may be empty.
+    pub dev: HeldOut,
 }
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
+    /// After its last epoch.
     Finished,
     /// Stopped between two steps; `--resume` goes on.
     Interrupted,
@@ -42,33 +44,37 @@ pub fn data_hash(examples: &[Example]) -> u64 {
     })
 }
 
+/// A run that has not begun, with its starting weights.
+pub fn begin(network: &Network, header: Header) -> Checkpoint {
+    let params = network.layout.init(header.config.train.seed);
+    Checkpoint { header, weights: crate::optimizer::Weights::new(params) }
+}
+
 /// Trains from where `run` stands to its last epoch, or until `stop` is set.
 pub fn train(
     folder: &Path,
-    network: &Arc<Network>,
+    network: &Network,
     run: &mut Checkpoint,
     data: &Data,
+    backend: &mut Backend,
     report: &mut Report,
     stop: &AtomicBool,
 ) -> Result<Ended> {
-    let config = run.header.config.clone();
-    let train = &config.train;
+    let train = run.header.config.train.clone();
     ensure!(!data.train.is_empty(), "no training pair");
     ensure!(
         run.header.data_hash == data_hash(&data.train),
         "the training pairs are not those that this run began with"
     );
-    let references = References::new(&data.dev_pairs, &run.header.target);
-    let mut workers = Workers::start(network, train.workers);
     let steps_per_epoch = data.train.len().div_ceil(train.batch_size) as u64;
-    let total_steps = steps_per_epoch * train.epochs;
+    let total_steps = steps_per_epoch.saturating_mul(train.epochs);
     report.start(run.header.progress.step, total_steps);
     while run.header.progress.epoch < train.epochs {
         let epoch = run.header.progress.epoch;
         let batches = epoch_batches(&data.train, train.batch_size, train.seed, epoch);
         ensure!(batches.len() as u64 == steps_per_epoch, "an epoch changed its length");
         for batch in batches.iter().skip(run.header.progress.batch as usize) {
-            step(network, run, data, batch, total_steps, &mut workers, report)?;
+            report.step(step(network, run, data, batch, total_steps, backend)?)?;
             if stop.load(Ordering::Relaxed) {
                 checkpoint::save(folder, network, &run.header, &run.weights)?;
                 return Ok(Ended::Interrupted);
@@ -84,63 +90,55 @@ pub fn train(
         checkpoint::save(folder, network, &run.header, &run.weights)?;
         if (epoch + 1) % train.eval_epochs == 0 || epoch + 1 == train.epochs {
             let start = Instant::now();
-            let (loss, scores) = evaluate_run(network, run, data, &references);
-            report.evaluation(
-                epoch + 1,
-                run.header.progress.step,
-                loss,
-                &scores,
-                start.elapsed(),
-            )?;
+            if let Some((loss, scores)) = evaluate_run(network, run, &data.dev) {
+                report.evaluation(&run.header.progress, loss, &scores, start.elapsed())?;
+            }
         }
     }
     Ok(Ended::Finished)
 }
 
-/// One optimizer step on one batch.
+/// One optimizer step on one batch. On an error the run is as it was before.
 fn step(
     network: &Network,
     run: &mut Checkpoint,
     data: &Data,
     batch: &[u32],
     total_steps: u64,
-    workers: &mut Workers,
-    report: &mut Report,
-) -> Result<()> {
+    backend: &mut Backend,
+) -> Result<TrainPoint> {
     let start = Instant::now();
     let Checkpoint { header, weights } = run;
     let train = &header.config.train;
     let number = header.progress.step + 1;
-    let slices: Vec<Slice> = (0..train.workers)
-        .map(|slice| {
-            let examples = slice_of(batch, slice, train.workers).map(|i| &data.train[i as usize]);
-            let key = rng::key(&[train.seed, number, slice as u64]);
-            Slice {
-                pairs: Pairs::pack(examples, network.config.special),
-                dropout: Dropout { key, rates: train.dropout },
-            }
-        })
-        .collect();
+    let slices = slices(network, header, &data.train, batch, number);
     let tokens: usize = slices.iter().map(|slice| slice.pairs.labels.len()).sum();
     let source_tokens: usize = slices.iter().map(|slice| slice.pairs.source.ids.len()).sum();
     let options = LossOptions { smoothing: train.label_smoothing, scale: 1.0 / tokens as f32 };
     // The workers share the parameters while they compute; here they are ours again.
     let params = Arc::new(std::mem::take(&mut weights.params));
-    let (grads, loss) = workers.gradient(&params, slices, options)?;
+    let result = backend.gradient(&params, slices, options);
     weights.params = Arc::try_unwrap(params).ok().context("a worker still holds the parameters")?;
+    let (grads, loss) = result?;
+    let norm = optimizer::norm(&grads);
+    ensure!(
+        loss.smoothed.is_finite() && norm.is_finite(),
+        "step {number}: the loss is {} and the gradient's norm {norm}; the last checkpoint is kept. \
+         A smaller --rate or more --warmup-steps may help",
+        loss.smoothed_mean()
+    );
     let rate = train.schedule.at(number, total_steps, network.config.d_model.into());
-    ensure!(loss.smoothed.is_finite(), "the loss is not finite at step {number}");
-    let norm = adam_step(&train.adam, &network.layout, weights, &grads, number, rate as f32);
-    workers.recycle(grads);
+    adam_step(&train.adam, &network.layout, weights, (&grads, norm), number, rate as f32);
+    backend.recycle(grads);
     let progress = &mut header.progress;
     progress.step = number;
     progress.batch += 1;
     progress.epoch_loss += loss.smoothed;
     progress.epoch_tokens += loss.tokens as u64;
-    report.step(TrainPoint {
+    Ok(TrainPoint {
         step: number,
         epoch: progress.epoch + 1,
-        loss: mean(&loss),
+        loss: loss.smoothed_mean(),
         rate,
         grad_norm: norm,
         tokens: tokens + source_tokens,
@@ -148,28 +146,33 @@ fn step(
     })
 }
 
-fn mean(loss: &LossSum) -> f64 {
-    loss.smoothed / loss.tokens.max(1) as f64
+/// The parts of a batch that are worked on at the same time, each with its own dropout.
+fn slices(
+    network: &Network,
+    header: &Header,
+    examples: &[Example],
+    batch: &[u32],
+    step: u64,
+) -> Vec<Slice> {
+    let train = &header.config.train;
+    let slice = |slice| {
+        let examples = slice_of(batch, slice, train.workers).map(|i| &examples[i as usize]);
+        let key = rng::key(&[train.seed, step, slice as u64]);
+        Slice {
+            pairs: Pairs::pack(examples, network.config.special),
+            dropout: Dropout { key, rates: train.dropout },
+        }
+    };
+    (0..train.workers).map(slice).collect()
 }
 
-/// Loss and error rates of the averaged weights on the held-out pairs.
+/// Loss and error rates of the averaged weights on held-out pairs; nothing where there is no pair.
 pub fn evaluate_run(
     network: &Network,
     run: &Checkpoint,
-    data: &Data,
-    references: &References,
-) -> (f64, Scores) {
+    held_out: &HeldOut,
+) -> Option<(f64, Scores)> {
+    let tokenizers = (&run.header.source, &run.header.target);
     let threads = run.header.config.train.workers;
-    let header = &run.header;
-    let tokenizers = (&header.source, &header.target);
-    let params = &run.weights.ema;
-    let loss = evaluate::loss(network, params, &data.dev, threads);
-    let outputs = evaluate::transcribe(network, params, tokenizers, &references.sources, threads);
-    (loss, references.score(&outputs))
-}
-
-/// A run that has not begun, with its starting weights.
-pub fn begin(network: &Network, header: Header) -> Checkpoint {
-    let params = network.layout.init(header.config.train.seed);
-    Checkpoint { header, weights: crate::optimizer::Weights::new(params) }
+    held_out.evaluate(network, &run.weights.ema, tokenizers, threads)
 }

@@ -13,7 +13,9 @@ use crate::engine::{Dropout, LossOptions, LossSum, Network, Workspace};
 
 /// One slice of a batch.
 pub struct Slice {
+    /// Its sentences.
     pub pairs: Pairs,
+    /// Tells its dropout from that of other slices and steps.
     pub dropout: Dropout,
 }
 

@@ -1,42 +1,15 @@
 //! Runs are killed, resumed and starved of disk space; nothing may be lost.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use common::{begin, trainer, write_pairs};
 use trainer::checkpoint::{self, FILE_NAME};
 use trainer::session::Session;
-
-/// 120 pairs over five letters: a letter becomes a symbol, doubled letters another.
-fn write_pairs(folder: &Path) -> PathBuf {
-    let mut text = String::new();
-    for i in 0..120usize {
-        let word: String =
-            (0..1 + i % 7).map(|j| char::from(b'a' + ((i * (j + 3) + i / 11) % 5) as u8)).collect();
-        let phones: Vec<String> = word.chars().map(|c| c.to_uppercase().to_string()).collect();
-        text += &format!("{word}\t{}\n", phones.join(" "));
-    }
-    let path = folder.join("pairs.tsv");
-    std::fs::write(&path, text).unwrap();
-    path
-}
-
-/// A run of 5 x 40 steps of a tiny model with a checkpoint after every step.
-fn trainer(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
-    command.arg("train").args(args).stderr(Stdio::null());
-    command
-}
-
-fn begin(pairs: &Path, out: &Path) -> Command {
-    let mut command = trainer(&["--epochs", "40", "--batch-size", "24", "--checkpoint-steps", "1"]);
-    command.args(["--d-model", "8", "--encoder-d-ff", "8", "--decoder-d-ff", "8"]);
-    command.args(["--encoder-layers", "1", "--encoder-heads", "2", "--decoder-heads", "2"]);
-    command.args(["--eval-epochs", "40", "--warmup-steps", "20"]);
-    command.arg("--data").arg(pairs).arg("--out").arg(out);
-    command
-}
 
 fn step(folder: &Path) -> u64 {
     checkpoint::load(folder).map_or(0, |run| run.header.progress.step)
@@ -115,27 +88,4 @@ fn changed_training_pairs_are_refused() {
     std::fs::write(&pairs, text.replacen("\tA", "\tB", 1)).unwrap();
     let error = Session::resume(&out).unwrap().train(&AtomicBool::new(false)).unwrap_err();
     assert!(error.to_string().contains("not those"), "{error}");
-}
-
-#[test]
-fn bad_input_ends_with_a_clear_error_and_status() {
-    let folder = tempfile::tempdir().unwrap();
-    let bad = folder.path().join("bad.tsv");
-    let out = folder.path().join("run");
-    let long = format!("ab\t{}\n", "A ".repeat(40));
-    for (text, expected) in [
-        ("a\tA\nno tab\n", "line 2: no tab"),
-        ("a\t\n", "line 1: the target is empty"),
-        (long.as_str(), "line 1: the target has 40 symbols, the limit is 31"),
-    ] {
-        std::fs::write(&bad, text).unwrap();
-        let output = begin(&bad, &out).stderr(Stdio::piped()).output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains(expected), "{said}");
-        assert!(!out.exists(), "nothing may be left behind");
-    }
-    let output = begin(&write_pairs(folder.path()), Path::new("/proc/no/run"));
-    let output = { output }.stderr(Stdio::piped()).output().unwrap();
-    assert!(!output.status.success());
 }

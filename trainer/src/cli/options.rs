@@ -40,22 +40,33 @@ pub struct DataOptions {
 /// Where LayerNorm stands.
 #[derive(Clone, Copy, ValueEnum)]
 enum NormOption {
+    /// Before each sublayer.
     Pre,
+    /// After each residual sum.
     Post,
 }
 
+/// How positions enter.
 #[derive(Clone, Copy, ValueEnum)]
 enum PositionsOption {
+    /// Sine at even and cosine at odd columns.
     SinusoidalInterleaved,
+    /// Sines, then cosines.
     SinusoidalHalves,
+    /// One learned row per position.
     Learned,
 }
 
+/// Where the output takes its weights from.
 #[derive(Clone, Copy, ValueEnum)]
 enum OutputOption {
+    /// The target embedding.
     Tied,
+    /// The target embedding, with a bias of its own.
     TiedBias,
+    /// A matrix of its own.
     Untied,
+    /// A matrix of its own, with bias.
     UntiedBias,
 }
 
@@ -120,10 +131,10 @@ pub struct TrainOptions {
     /// Pairs to a step [default: 256].
     #[arg(long)]
     batch_size: Option<usize>,
-    /// Threads; part of the result's bits [default: 2].
+    /// Threads, each with its own part of every batch; part of the result's bits [default: 2].
     #[arg(long)]
     workers: Option<usize>,
-    /// Dropout on embeddings and sublayers [default: 0.1].
+    /// Dropout on embeddings, on sublayers, and before an untied output [default: 0.1].
     #[arg(long)]
     dropout: Option<f32>,
     /// Dropout on attention probabilities [default: 0].
@@ -289,5 +300,63 @@ impl TrainOptions {
         set(&mut train.adam.ema_decay, self.ema_decay);
         set(&mut train.checkpoint_steps, self.checkpoint_steps);
         set(&mut train.eval_epochs, self.eval_epochs);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, FromArgMatches};
+
+    use super::*;
+
+    fn command() -> Command {
+        RunOptions::augment_args(Command::new("train"))
+    }
+
+    fn parse(arguments: &[&str]) -> Result<RunConfig> {
+        let arguments = ["train"].iter().chain(arguments);
+        RunOptions::from_arg_matches(&command().try_get_matches_from(arguments)?)?.config()
+    }
+
+    #[test]
+    fn every_option_says_its_default() {
+        let default = RunConfig::default();
+        assert_eq!(parse(&[]).unwrap(), default);
+        let mut checked = 0;
+        for option in command().get_arguments() {
+            let name = option.get_long().unwrap();
+            let help = option.get_help().unwrap().to_string();
+            if ["config", "data", "dev"].contains(&name) {
+                continue;
+            }
+            let value = help.split("[default: ").nth(1).and_then(|rest| rest.strip_suffix(']'));
+            let value = value.unwrap_or_else(|| panic!("--{name} does not say its default"));
+            let config = parse(&[&format!("--{name}"), value]).unwrap();
+            assert_eq!(config, default, "--{name} {value} is not the default");
+            checked += 1;
+        }
+        assert!(checked > 30, "{checked} options");
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_refused_by_name() {
+        for (option, value) in [
+            ("epochs", "0"),
+            ("batch-size", "0"),
+            ("workers", "0"),
+            ("checkpoint-steps", "0"),
+            ("eval-epochs", "0"),
+            ("dropout", "1"),
+            ("label-smoothing", "nan"),
+            ("rate", "0"),
+            ("rate", "inf"),
+            ("floor", "2"),
+            ("adam-eps", "0"),
+            ("clip-norm", "nan"),
+            ("max-target-len", "1"),
+        ] {
+            let error = parse(&[&format!("--{option}"), value]).unwrap_err().to_string();
+            assert!(error.starts_with(&option.replace('-', "_")), "--{option} {value}: {error}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 
 use super::options::RunOptions;
+use crate::backend::Device;
 use crate::session::{Session, free_folder};
 
 /// Trains on pairs of texts.
@@ -17,8 +18,15 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Go on with the run in this folder, as it was configured.
-    #[arg(long, value_name = "DIR", exclusive = true)]
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["out", "config", "DataOptions", "ModelOptions", "TrainOptions"]
+    )]
     resume: Option<PathBuf>,
+    /// What to train on; the result is the same but for rounding.
+    #[arg(long, value_enum, default_value_t)]
+    device: Device,
     #[command(flatten)]
     options: RunOptions,
 }
@@ -28,10 +36,14 @@ pub fn run(args: &Args) -> Result<()> {
     let mut session = match &args.resume {
         Some(folder) => Session::resume(folder)?,
         None => {
+            let config = args.options.config()?;
+            // A device that is not there is told before a folder is made.
+            args.device.check()?;
             let folder = args.out.clone().unwrap_or_else(|| free_folder("runs/train"));
-            Session::begin(folder, args.options.config()?)?
+            Session::begin(folder, config)?
         }
     };
+    session.device = args.device;
     session.train(stop_flag()?.as_ref())?;
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::rng;
 /// Sentences one after another.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Packed {
+    /// All ids.
     pub ids: Vec<u32>,
     /// (first, length) of each sentence in `ids`.
     pub spans: Vec<Span>,
@@ -30,7 +31,9 @@ impl Packed {
 /// One example as ids: the symbols only, without start and end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Example {
+    /// Source symbols.
     pub source: Vec<u32>,
+    /// Target symbols.
     pub target: Vec<u32>,
 }
 
@@ -74,7 +77,7 @@ pub fn epoch_batches(
     let mut order: Vec<u32> = (0..examples.len() as u32).collect();
     rng::shuffle(&mut order, rng::key(&[seed, epoch, 0]));
     let mut batches = Vec::new();
-    for chunk in order.chunks_mut(batch_size * CHUNK_BATCHES) {
+    for chunk in order.chunks_mut(batch_size.saturating_mul(CHUNK_BATCHES)) {
         chunk.sort_by_key(|&i| {
             let example = &examples[i as usize];
             (example.source.len() + example.target.len(), example.source.len(), i)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::batch::Example;
@@ -11,7 +11,9 @@ use super::tokenizer::Tokenizer;
 /// One pair of texts and the line that it came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
+    /// What is given.
     pub source: String,
+    /// What is wanted.
     pub target: String,
     /// Counted from 1.
     pub line: usize,
@@ -20,17 +22,27 @@ pub struct Pair {
 /// Most symbols of each side, end id not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
+    /// Of a source.
     pub source: usize,
+    /// Of a target.
     pub target: usize,
 }
 
-/// Reads a `source<TAB>target` file; empty lines are skipped.
+/// Reads a `source<TAB>target` file in UTF-8; empty lines and a byte order mark are skipped.
 pub fn read_tsv(path: &Path) -> Result<Vec<Pair>> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let pairs = parse_tsv(&text).with_context(|| path.display().to_string())?;
+    let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let pairs = utf8(&bytes).and_then(parse_tsv).with_context(|| path.display().to_string())?;
     ensure!(!pairs.is_empty(), "{}: no pair", path.display());
     Ok(pairs)
+}
+
+/// The text of a file, or the line that is no text.
+fn utf8(bytes: &[u8]) -> Result<&str> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|&&b| b == b'\n').count();
+        anyhow!("line {line}: not UTF-8 (byte {} of the file)", error.valid_up_to() + 1)
+    })?;
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
 }
 
 /// Parses `source<TAB>target` lines.
@@ -90,6 +102,13 @@ mod tests {
         assert_eq!(error("\tb\n"), "line 1: the source is empty");
         assert_eq!(error("a\tb\tc\n"), "line 1: more than one tab");
         assert_eq!(parse_tsv("a\tb\n\nc\td").unwrap()[1].line, 3);
+    }
+
+    #[test]
+    fn what_is_not_utf8_is_named_and_a_byte_order_mark_skipped() {
+        let error = utf8(b"a\tb\nc\t\xff\n").unwrap_err().to_string();
+        assert_eq!(error, "line 2: not UTF-8 (byte 7 of the file)");
+        assert_eq!(utf8(b"\xef\xbb\xbfa\tb").unwrap(), "a\tb");
     }
 
     #[test]

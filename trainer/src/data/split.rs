@@ -13,6 +13,7 @@ const PARTS: u64 = 20;
 /// Pairs by their purpose; no source is on two sides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Split {
+    /// Trained on.
     pub train: Vec<Pair>,
     /// Watched during training.
     pub dev: Vec<Pair>,

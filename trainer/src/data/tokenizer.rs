@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Result, ensure};
 use model_format::config::SpecialIds;
+use model_format::fold_case;
 use serde::{Deserialize, Serialize};
 
 /// What a symbol is.
@@ -19,18 +20,28 @@ pub enum Unit {
 /// How one side's text becomes symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Splitting {
+    /// What a symbol is.
     pub unit: Unit,
     /// Whether letters are lower-cased first.
     pub lowercase: bool,
 }
 
 impl Splitting {
-    /// The symbols of a text.
+    /// What stands between two symbols of a text.
+    pub fn separator(&self) -> &'static str {
+        if self.unit == Unit::Word { " " } else { "" }
+    }
+
+    /// The symbols of a text, cut and then lower-cased one by one, as the device does it: of a whole
+    /// text, `str::to_lowercase` makes another sigma at the end of a word.
     pub fn symbols(&self, text: &str) -> Vec<String> {
-        let text = if self.lowercase { text.to_lowercase() } else { text.to_owned() };
+        let fold = |symbol: &str| match self.lowercase {
+            true => symbol.chars().flat_map(fold_case).collect(),
+            false => symbol.to_owned(),
+        };
         match self.unit {
-            Unit::Character => text.chars().map(String::from).collect(),
-            Unit::Word => text.split_whitespace().map(String::from).collect(),
+            Unit::Character => text.chars().map(|c| fold(c.encode_utf8(&mut [0; 4]))).collect(),
+            Unit::Word => text.split_whitespace().map(fold).collect(),
         }
     }
 }
@@ -42,6 +53,7 @@ const SPECIAL_NAMES: [&str; 4] = ["<pad>", "<start>", "<end>", "<unknown>"];
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]
 pub struct Tokenizer {
+    /// How its texts are cut.
     pub splitting: Splitting,
     symbols: Vec<String>,
     ids: HashMap<String, u32>,
@@ -124,13 +136,23 @@ impl Tokenizer {
 
     /// What stands between two symbols of a text.
     pub fn separator(&self) -> &'static str {
-        if self.splitting.unit == Unit::Word { " " } else { "" }
+        self.splitting.separator()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn letters_are_lower_cased_one_by_one() {
+        let splitting = |unit| Splitting { unit, lowercase: true };
+        // A whole word would end in the final sigma of "\u{3c2}".
+        assert_eq!(splitting(Unit::Word).symbols("O\u{3a3}"), ["o\u{3c3}"]);
+        assert_eq!(splitting(Unit::Character).symbols("O\u{3a3}"), ["o", "\u{3c3}"]);
+        // A dotted capital I becomes two characters, which stay one symbol.
+        assert_eq!(splitting(Unit::Character).symbols("\u{130}"), ["i\u{307}"]);
+    }
 
     #[test]
     fn characters_and_words_go_there_and_back() {

@@ -11,7 +11,8 @@ use crate::rng::Mask;
 /// Numbers to a vector of the tiles.
 const LANES: usize = 8;
 
-const fn pad(n: usize) -> usize {
+/// The length of a row of `n` probabilities with its padding.
+pub const fn pad(n: usize) -> usize {
     n.next_multiple_of(LANES)
 }
 
@@ -21,8 +22,11 @@ pub type Span = (usize, usize);
 /// Columns of a packed buffer: its data, its row stride and the first column.
 #[derive(Clone, Copy)]
 pub struct Columns<'a> {
+    /// `[rows, stride]`
     pub data: &'a [f32],
+    /// Numbers to a row.
     pub stride: usize,
+    /// The first column that belongs to it.
     pub first: usize,
 }
 
@@ -38,7 +42,9 @@ pub struct Shape<'a> {
     pub query_spans: &'a [Span],
     /// Rows of each sentence's keys and values.
     pub key_spans: &'a [Span],
+    /// Parts of a row, each with an attention of its own.
     pub n_heads: usize,
+    /// Columns of a head.
     pub d_k: usize,
     /// Query i sees keys 0..=i only.
     pub causal: bool,
@@ -200,7 +206,9 @@ fn store(
 /// Where the gradients of one attention go: `query` is `[rows, d_model]`, `key_value`
 /// `[rows, 2 d_model]`. Every row within a span is overwritten.
 pub struct AttentionGradients<'a> {
+    /// Of the queries.
     pub query: &'a mut [f32],
+    /// Of keys, then values.
     pub key_value: &'a mut [f32],
 }
 

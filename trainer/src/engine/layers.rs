@@ -104,21 +104,30 @@ pub struct AttentionActs {
 /// Who attends to whom in one attention.
 #[derive(Clone, Copy)]
 pub struct Visibility<'a> {
+    /// Rows of each sentence's queries.
     pub query_spans: &'a [Span],
+    /// Rows of each sentence's keys and values.
     pub key_spans: &'a [Span],
+    /// Query i sees keys 0..=i only.
     pub causal: bool,
+    /// Dropout on the probabilities.
     pub mask: Option<Mask>,
 }
 
 /// Buffers that hold nothing between layers.
 #[derive(Default)]
 pub struct Scratch {
+    /// Of one attention head.
     pub tiles: Tiles,
     /// A sublayer's output before the residual sum, or its gradient.
     pub branch: Vec<f32>,
+    /// Gradient of a sublayer's input.
     pub d_input: Vec<f32>,
+    /// Gradients within a sublayer.
     pub d_a: Vec<f32>,
+    /// Likewise.
     pub d_b: Vec<f32>,
+    /// Likewise.
     pub d_c: Vec<f32>,
 }
 

@@ -8,6 +8,7 @@
 
 pub mod attention;
 pub mod decode;
+pub mod dropout;
 pub mod gemm;
 pub mod kernels;
 pub mod layers;
@@ -18,53 +19,43 @@ pub mod stack;
 pub(crate) mod tests;
 
 use crate::data::batch::Pairs;
-use crate::rng::{self, Mask};
+use crate::rng::Mask;
+use dropout::Place;
+pub use dropout::{Dropout, DropoutRates};
 use layers::Scratch;
 pub use network::Network;
 use stack::{Pass, StackActs};
 
-/// Dropout of one training step on one slice of the batch.
-#[derive(Debug, Clone, Copy)]
-pub struct Dropout {
-    /// Tells (seed, step, slice) from all others.
-    pub key: u64,
-    pub rates: DropoutRates,
-}
-
-/// Where dropout acts, and how often.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct DropoutRates {
-    /// On embeddings and on every sublayer's output (Vaswani et al. 2017, section 5.4).
-    pub residual: f32,
-    /// On attention probabilities.
-    pub attention: f32,
-    /// After the feed-forward's ReLU.
-    pub activation: f32,
-}
-
-impl Dropout {
-    /// The mask of one place in the network.
-    pub fn mask(&self, place: &[u64], rate: f32) -> Option<Mask> {
-        (rate > 0.0).then(|| Mask::new(rng::key(&[self.key, rng::key(place)]), rate))
-    }
-}
-
 /// How the loss is taken.
 #[derive(Debug, Clone, Copy)]
 pub struct LossOptions {
+    /// Share of the target distribution that is spread over all ids but pad; in [0, 1).
     pub smoothing: f32,
-    /// Factor of the gradient: one over the tokens of the whole batch.
+    /// Factor of the gradient: one over the target tokens of the whole batch.
     pub scale: f32,
 }
 
-/// Losses summed over target tokens.
+/// Losses in nats, summed over target tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LossSum {
     /// With label smoothing.
     pub smoothed: f64,
     /// Negative log likelihood.
     pub nll: f64,
+    /// Target tokens, end ids included.
     pub tokens: usize,
+}
+
+impl LossSum {
+    /// The smoothed loss per target token.
+    pub fn smoothed_mean(&self) -> f64 {
+        self.smoothed / self.tokens.max(1) as f64
+    }
+
+    /// Negative log likelihood per target token.
+    pub fn nll_mean(&self) -> f64 {
+        self.nll / self.tokens.max(1) as f64
+    }
 }
 
 impl std::ops::AddAssign for LossSum {
@@ -78,10 +69,14 @@ impl std::ops::AddAssign for LossSum {
 /// Everything a worker keeps between calls, so that a step allocates nothing.
 #[derive(Default)]
 pub struct Workspace {
+    /// What the encoder keeps for the way back.
     pub encoder: StackActs,
+    /// What the decoder keeps for the way back.
     pub decoder: StackActs,
     /// `[target tokens, target_vocab]`; after the loss, its gradient.
     pub logits: Vec<f32>,
+    /// `[target tokens, d_model]`: what an untied output read, where dropout is on.
+    dropped: Vec<f32>,
     scratch: Scratch,
     d_stream: Vec<f32>,
     d_memory: Vec<f32>,
@@ -97,12 +92,25 @@ impl Network {
         workspace: &mut Workspace,
     ) {
         let pass = Pass { network: self, params, dropout };
-        let Workspace { encoder, decoder, logits, scratch, .. } = workspace;
+        let Workspace { encoder, decoder, logits, dropped, scratch, .. } = workspace;
         pass.forward(&self.encoder, &pairs.source, None, encoder, scratch);
         let memory = Some((encoder.output(&self.encoder, self.config.norm), &pairs.source));
         pass.forward(&self.decoder, &pairs.target, memory, decoder, scratch);
         let hidden = decoder.output(&self.decoder, self.config.norm);
-        self.output.forward(params, hidden, logits);
+        let mask = self.output_mask(&pass);
+        if mask.is_some() {
+            layers::reset(dropped, hidden.len());
+            kernels::dropout(dropped, hidden, mask);
+        }
+        self.output.forward(params, if mask.is_some() { dropped } else { hidden }, logits);
+    }
+
+    /// Dropout on what the output projection reads; none where it is the target embedding.
+    fn output_mask(&self, pass: &Pass) -> Option<Mask> {
+        match self.config.output.is_tied() {
+            true => None,
+            false => pass.masks(&self.decoder, Place::Output).residual,
+        }
     }
 
     /// The loss of `workspace.logits`, which become its gradient.
@@ -128,10 +136,18 @@ impl Network {
         workspace: &mut Workspace,
     ) {
         let pass = Pass { network: self, params, dropout };
-        let Workspace { encoder, decoder, logits, scratch, d_stream, d_memory, .. } = workspace;
+        let Workspace { encoder, decoder, logits, dropped, scratch, d_stream, d_memory } =
+            workspace;
         let hidden = decoder.output(&self.decoder, self.config.norm);
+        let mask = self.output_mask(&pass);
+        let read: &[f32] = if mask.is_some() { dropped } else { hidden };
         layers::reset(d_stream, hidden.len());
-        self.output.backward(params, grads, hidden, logits, Some((d_stream, false)));
+        self.output.backward(params, grads, read, logits, Some((d_stream, false)));
+        if mask.is_some() {
+            layers::reset(dropped, d_stream.len());
+            kernels::dropout(dropped, d_stream, mask);
+            std::mem::swap(dropped, d_stream);
+        }
         let memory = encoder.output(&self.encoder, self.config.norm);
         d_memory.clear();
         d_memory.resize(memory.len(), 0.0);

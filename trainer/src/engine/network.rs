@@ -1,72 +1,97 @@
 //! The network's map: which tensor of the flat parameter buffer belongs to which layer.
 
-use anyhow::{Result, ensure};
-use model_format::config::{ModelConfig, Positions, StackConfig};
+use anyhow::{Result, bail, ensure};
+use model_format::config::{ConfigField, MAX_D_MODEL, ModelConfig, Positions, StackConfig};
 
 use crate::params::{Init, ParamLayout};
 
 /// `y = x W^T + b`: weight `[n_out, n_in]`, bias `[n_out]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear {
+    /// Place of the weight in the flat buffer.
     pub weight: usize,
+    /// Place of the bias, where there is one.
     pub bias: Option<usize>,
+    /// Columns.
     pub n_in: usize,
+    /// Rows.
     pub n_out: usize,
 }
 
 /// LayerNorm's `gamma` and `beta`, each `[d_model]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Norm {
+    /// Place of gamma in the flat buffer.
     pub gamma: usize,
+    /// Place of beta; it follows gamma.
     pub beta: usize,
 }
 
 /// Multi-head attention. Keys and values are one product: their tensors lie side by side.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention {
+    /// `[d_model, d_model]`
     pub query: Linear,
+    /// `[2 d_model, d_model]`: keys, then values.
     pub key_value: Linear,
+    /// `[d_model, d_model]`
     pub output: Linear,
+    /// Parts of a row, each with an attention of its own.
     pub n_heads: usize,
 }
 
 /// Two linear layers with a ReLU between.
 #[derive(Debug, Clone, Copy)]
 pub struct FeedForward {
+    /// `[d_ff, d_model]`
     pub linear1: Linear,
+    /// `[d_model, d_ff]`
     pub linear2: Linear,
 }
 
 /// One layer; the encoder's has no cross-attention.
 #[derive(Debug, Clone)]
 pub struct Layer {
+    /// Within the stack's own sentence.
     pub self_attention: (Attention, Norm),
+    /// From the decoder to the encoder's result.
     pub cross_attention: Option<(Attention, Norm)>,
+    /// Position by position.
     pub feed_forward: (FeedForward, Norm),
 }
 
 /// Token embedding, and positions where they are learned.
 #[derive(Debug, Clone, Copy)]
 pub struct Embedding {
+    /// Place of `[vocab, d_model]` in the flat buffer.
     pub tokens: usize,
+    /// Place of `[max_len, d_model]`.
     pub positions: Option<usize>,
 }
 
 /// The encoder or the decoder.
 #[derive(Debug, Clone)]
 pub struct Stack {
+    /// Its bottom.
     pub embedding: Embedding,
+    /// In their order.
     pub layers: Vec<Layer>,
+    /// The final LayerNorm, where the config has one.
     pub norm: Option<Norm>,
 }
 
 /// The whole network.
 #[derive(Debug, Clone)]
 pub struct Network {
+    /// Its architecture.
     pub config: ModelConfig,
+    /// All tensors by name.
     pub layout: ParamLayout,
+    /// Reads the source.
     pub encoder: Stack,
+    /// Writes the target.
     pub decoder: Stack,
+    /// `[target_vocab, d_model]`; the target embedding itself where the output is tied.
     pub output: Linear,
     /// `[max_len, d_model]`, empty where positions are learned.
     pub sinusoids: Vec<f32>,
@@ -99,21 +124,46 @@ impl Network {
     }
 }
 
-/// Refuses sizes that mean nothing.
+/// Refuses what no runtime could serve, and vocabularies without a symbol.
 fn check(config: &ModelConfig) -> Result<()> {
-    for (name, stack) in [("encoder", &config.encoder), ("decoder", &config.decoder)] {
-        ensure!(stack.n_layers > 0 && stack.d_ff > 0, "the {name} needs a layer and a d_ff");
-        ensure!(
-            stack.n_heads > 0 && config.d_model % stack.n_heads == 0,
-            "d_model {} is not a multiple of the {name}'s {} heads",
-            config.d_model,
-            stack.n_heads
-        );
+    if let Some(field) = config.fault() {
+        bail!("{}", explain(field, config));
     }
-    ensure!(config.d_model > 0 && config.d_model % 2 == 0, "d_model must be even and positive");
-    ensure!(config.source_vocab > 4 && config.target_vocab > 4, "a vocabulary needs a symbol");
-    ensure!(config.max_source_len > 1 && config.max_target_len > 1, "lengths must exceed 1");
+    for (name, vocab) in [("source", config.source_vocab), ("target", config.target_vocab)] {
+        ensure!(vocab > 4, "the {name} vocabulary needs a symbol besides the special ones");
+    }
     Ok(())
+}
+
+/// What is wrong with a field, by its name and value.
+fn explain(field: ConfigField, config: &ModelConfig) -> String {
+    let ModelConfig { d_model, encoder, decoder, special, .. } = config;
+    let heads = |side, n_heads| {
+        format!("{side}.n_heads is {n_heads}: d_model {d_model} is no multiple of it")
+    };
+    match field {
+        ConfigField::DModel => format!(
+            "d_model is {d_model}: it must be 1 to {MAX_D_MODEL}, and even with sinusoidal positions"
+        ),
+        ConfigField::EncoderLayers => "encoder.n_layers is 0".into(),
+        ConfigField::EncoderHeads => heads("encoder", encoder.n_heads),
+        ConfigField::EncoderDff => "encoder.d_ff is 0".into(),
+        ConfigField::DecoderLayers => "decoder.n_layers is 0".into(),
+        ConfigField::DecoderHeads => heads("decoder", decoder.n_heads),
+        ConfigField::DecoderDff => "decoder.d_ff is 0".into(),
+        ConfigField::MaxSourceLen => "max_source_len is 0".into(),
+        ConfigField::MaxTargetLen => "max_target_len is 0".into(),
+        ConfigField::LayerNormEps => {
+            format!("layer_norm_eps is {}: it must be between 0 and 1", config.layer_norm_eps)
+        }
+        ConfigField::SourceVocab => {
+            format!("source_vocab is {}: it must hold {special:?}", config.source_vocab)
+        }
+        ConfigField::TargetVocab => {
+            format!("target_vocab is {}: it must hold {special:?}", config.target_vocab)
+        }
+        other => format!("{other:?} has no usable value"),
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -230,4 +280,27 @@ pub fn sinusoids(config: &ModelConfig) -> Vec<f32> {
         }
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::architectures;
+
+    #[test]
+    fn what_cannot_be_is_refused_by_field_and_value() {
+        let base = architectures()[0];
+        let says = |config: ModelConfig, text: &str| {
+            let error = Network::new(&config).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        says(ModelConfig { d_model: 13, ..base }, "d_model is 13");
+        says(ModelConfig { d_model: 0, ..base }, "d_model is 0");
+        let encoder = StackConfig { n_heads: 5, ..base.encoder };
+        says(ModelConfig { encoder, ..base }, "encoder.n_heads is 5: d_model 12");
+        let decoder = StackConfig { n_heads: 0, ..base.decoder };
+        says(ModelConfig { decoder, ..base }, "decoder.n_heads is 0");
+        says(ModelConfig { layer_norm_eps: f32::NAN, ..base }, "layer_norm_eps is NaN");
+        says(ModelConfig { target_vocab: 4, ..base }, "the target vocabulary needs a symbol");
+    }
 }

@@ -2,16 +2,19 @@
 
 use model_format::config::NormPlace;
 
+use super::dropout::{Dropout, Masks, Place};
+use super::kernels;
 use super::layers::{AttentionActs, FeedForwardActs, NormActs, Scratch, Visibility, reset};
 use super::network::{Layer, Network, Norm, Stack};
-use super::{Dropout, kernels};
 use crate::data::batch::Packed;
 use crate::rng::Mask;
 
 /// What one sublayer keeps.
 #[derive(Default)]
 pub struct SublayerActs<B> {
+    /// Of its LayerNorm.
     pub norm: NormActs,
+    /// Of what stands beside the residual stream.
     pub branch: B,
     /// `[tokens, d_model]`: `x + dropout(branch)`.
     pub sum: Vec<f32>,
@@ -30,9 +33,11 @@ impl<B> SublayerActs<B> {
 /// What one layer keeps.
 #[derive(Default)]
 pub struct LayerActs {
+    /// Within the sentence.
     pub self_attention: SublayerActs<AttentionActs>,
     /// Unused in the encoder.
     pub cross_attention: SublayerActs<AttentionActs>,
+    /// Position by position.
     pub feed_forward: SublayerActs<FeedForwardActs>,
 }
 
@@ -41,7 +46,9 @@ pub struct LayerActs {
 pub struct StackActs {
     /// `[tokens, d_model]`
     pub embedded: Vec<f32>,
+    /// Of each layer.
     pub layers: Vec<LayerActs>,
+    /// Of the final LayerNorm.
     pub norm: NormActs,
 }
 
@@ -63,40 +70,21 @@ impl StackActs {
     }
 }
 
-/// Places of dropout in a layer.
-const SELF_ATTENTION: u64 = 0;
-const CROSS_ATTENTION: u64 = 1;
-const FEED_FORWARD: u64 = 2;
-const EMBEDDING: u64 = 3;
-/// Kinds of dropout at a place.
-const RESIDUAL: u64 = 0;
-const INNER: u64 = 1;
-
 /// One run over the network with fixed parameters.
 #[derive(Clone, Copy)]
 pub struct Pass<'a> {
+    /// The map of `params`.
     pub network: &'a Network,
+    /// The flat buffer.
     pub params: &'a [f32],
+    /// Of this step; nothing in evaluation.
     pub dropout: Option<&'a Dropout>,
 }
 
-/// Masks of one sublayer.
-#[derive(Clone, Copy, Default)]
-struct Masks {
-    residual: Option<Mask>,
-    inner: Option<Mask>,
-}
-
 impl Pass<'_> {
-    fn masks(&self, stack: &Stack, layer: usize, place: u64) -> Masks {
-        let Some(dropout) = self.dropout else { return Masks::default() };
-        let stack = stack.embedding.tokens as u64;
-        let rates = dropout.rates;
-        let inner = if place == FEED_FORWARD { rates.activation } else { rates.attention };
-        Masks {
-            residual: dropout.mask(&[stack, layer as u64, place, RESIDUAL], rates.residual),
-            inner: dropout.mask(&[stack, layer as u64, place, INNER], inner),
-        }
+    /// The masks of a place; none in evaluation.
+    pub fn masks(&self, stack: &Stack, place: Place) -> Masks {
+        self.dropout.map(|dropout| dropout.masks(stack, place)).unwrap_or_default()
     }
 
     /// `x[t] = E[id] * sqrt(d_model) + positions`, then dropout.
@@ -216,7 +204,7 @@ impl Pass<'_> {
         let positions = tokens.positions();
         self.embed(stack, &tokens.ids, |t| positions[t] as usize, &mut scratch.branch);
         reset(&mut acts.embedded, scratch.branch.len());
-        let mask = self.masks(stack, 0, EMBEDDING).residual;
+        let mask = self.masks(stack, Place::Embedding).residual;
         kernels::dropout(&mut acts.embedded, &scratch.branch, mask);
         acts.layers.resize_with(stack.layers.len(), LayerActs::default);
         let place = self.network.config.norm;
@@ -254,7 +242,7 @@ impl Pass<'_> {
     ) {
         let place = self.network.config.norm;
         let (attention, norm) = &layer.self_attention;
-        let masks = self.masks(stack, i, SELF_ATTENTION);
+        let masks = self.masks(stack, Place::SelfAttention(i));
         let who = visibility(tokens, tokens, memory.is_some(), masks);
         self.sublayer(norm, masks.residual, x, &mut acts.self_attention, scratch, |x, a, s| {
             attention.forward(self.params, x, x, who, a, s);
@@ -262,7 +250,7 @@ impl Pass<'_> {
         let mut x = acts.self_attention.output(place);
         if let (Some((attention, norm)), Some((memory, source))) = (&layer.cross_attention, memory)
         {
-            let masks = self.masks(stack, i, CROSS_ATTENTION);
+            let masks = self.masks(stack, Place::CrossAttention(i));
             let who = visibility(tokens, source, false, masks);
             self.sublayer(
                 norm,
@@ -277,7 +265,7 @@ impl Pass<'_> {
             x = acts.cross_attention.output(place);
         }
         let (feed_forward, norm) = &layer.feed_forward;
-        let masks = self.masks(stack, i, FEED_FORWARD);
+        let masks = self.masks(stack, Place::FeedForward(i));
         self.sublayer(norm, masks.residual, x, &mut acts.feed_forward, scratch, |x, a, s| {
             feed_forward.forward(self.params, x, masks.inner, a, s);
         });
@@ -317,7 +305,7 @@ impl Pass<'_> {
                 scratch,
             );
         }
-        if let Some(mask) = self.masks(stack, 0, EMBEDDING).residual {
+        if let Some(mask) = self.masks(stack, Place::Embedding).residual {
             reset(&mut scratch.branch, d.len());
             kernels::dropout(&mut scratch.branch, d, Some(mask));
             std::mem::swap(d, &mut scratch.branch);
@@ -343,7 +331,7 @@ impl Pass<'_> {
         let after_self = acts.self_attention.output(place);
         let before_ff = if causal { acts.cross_attention.output(place) } else { after_self };
         let (feed_forward, norm) = &layer.feed_forward;
-        let masks = self.masks(stack, i, FEED_FORWARD);
+        let masks = self.masks(stack, Place::FeedForward(i));
         self.sublayer_backward(
             norm,
             masks.residual,
@@ -357,7 +345,7 @@ impl Pass<'_> {
         if let (Some((attention, norm)), Some((memory, source, d_memory))) =
             (&layer.cross_attention, memory)
         {
-            let masks = self.masks(stack, i, CROSS_ATTENTION);
+            let masks = self.masks(stack, Place::CrossAttention(i));
             let who = visibility(tokens, source, false, masks);
             self.sublayer_backward(
                 norm,
@@ -373,7 +361,7 @@ impl Pass<'_> {
             );
         }
         let (attention, norm) = &layer.self_attention;
-        let masks = self.masks(stack, i, SELF_ATTENTION);
+        let masks = self.masks(stack, Place::SelfAttention(i));
         let who = visibility(tokens, tokens, causal, masks);
         self.sublayer_backward(
             norm,

@@ -6,6 +6,7 @@ use model_format::config::{
 
 use super::*;
 use crate::data::batch::Example;
+use crate::rng;
 
 /// Small architectures that use every choice at least once.
 pub fn architectures() -> Vec<ModelConfig> {
@@ -37,7 +38,38 @@ pub fn architectures() -> Vec<ModelConfig> {
             positions: Positions::Learned,
             ..post
         },
+        // Odd sizes, and a decoder deeper than the encoder.
+        ModelConfig {
+            d_model: 15,
+            encoder: StackConfig { n_layers: 1, n_heads: 5, d_ff: 7 },
+            decoder: StackConfig { n_layers: 3, n_heads: 3, d_ff: 33 },
+            positions: Positions::Learned,
+            ..base
+        },
     ]
+}
+
+/// Every combination of choices, at the sizes of the first of [`architectures`].
+pub fn every_choice() -> Vec<ModelConfig> {
+    let base = architectures()[0];
+    let mut all = vec![base];
+    let each = |all: Vec<ModelConfig>, f: fn(ModelConfig) -> Vec<ModelConfig>| {
+        all.into_iter().flat_map(f).collect::<Vec<_>>()
+    };
+    all = each(all, |c| {
+        [NormPlace::Pre, NormPlace::Post].map(|norm| ModelConfig { norm, ..c }).into()
+    });
+    all = each(all, |c| [true, false].map(|final_norm| ModelConfig { final_norm, ..c }).into());
+    all = each(all, |c| {
+        [Positions::SinusoidalInterleaved, Positions::SinusoidalHalves, Positions::Learned]
+            .map(|positions| ModelConfig { positions, ..c })
+            .into()
+    });
+    each(all, |c| {
+        [Output::Tied, Output::TiedBias, Output::Untied, Output::UntiedBias]
+            .map(|output| ModelConfig { output, ..c })
+            .into()
+    })
 }
 
 /// Examples of different lengths, the shortest of one symbol.
