@@ -15,6 +15,9 @@ mod speller;
 mod stack;
 
 use console::Console;
+// Linked for its critical section, which `StaticArena::take` uses where there is no atomic swap.
+#[cfg(target_arch = "arm")]
+use cortex_m as _;
 
 /// Never returns: `:quit` or the end of the stream ends an emulated run with a status.
 #[cfg_attr(target_arch = "arm", cortex_m_rt::entry)]

@@ -67,13 +67,15 @@ fn loads<S: Read + Write>(console: &mut Console<S>) {
 }
 
 fn memory<S: Read + Write>(console: &mut Console<S>, model: &Model) {
-    let mut memory = [0; 16];
-    let arena = || Session::<Arithmetic>::new(model, &mut memory).err();
+    #[repr(align(16))]
+    struct Aligned([u8; 16]);
+    let mut memory = Aligned([0; 16]);
+    let arena = || Session::<Arithmetic>::new(model, &mut memory.0).err();
     fail(console, stack::watch(arena).map(Failure::Arena));
 }
 
 fn words<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller) {
-    let letters = [b'a'; LETTER_LIMIT + 1];
+    let letters: [u8; LETTER_LIMIT + 1] = core::array::from_fn(|i| b'a' + (i % 26) as u8);
     let letters = core::str::from_utf8(&letters).unwrap_or_default();
     for word in ["", "route66", "\u{1f680}", letters] {
         fail(console, stack::watch(|| speller.spell(word).err()));

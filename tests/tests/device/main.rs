@@ -3,35 +3,147 @@
 //! Ignored in a plain `cargo test`; `ci.sh device` gets what they need and runs them.
 
 mod board;
+mod models;
 mod qemu;
 mod transcript;
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use board::{Board, M0_PLUS, M4F, MICROBIT, RISC_V, STM32F4};
-use transcript::{Batch, batch_input};
+use models::{Expected, ModelFile};
+use transcript::{Batch, Cost};
 
 /// 543 words of the dictionary: every 248th, and all of 18 letters and more.
 const WORDS: &str = include_str!("words.txt");
 
-fn echo(board: &Board) {
-    let elf = board.build(Path::new("echo"));
-    let output = qemu::talk(board, &elf, &batch_input(WORDS.lines()), Duration::from_secs(60));
+/// How many words of the list a test runs, and how long that may take.
+struct Size {
+    words: usize,
+    /// Of these, one in so many is run again for its cost.
+    costed: usize,
+    limit: Duration,
+}
+
+const ALL: Size = Size { words: usize::MAX, costed: 18, limit: Duration::from_secs(1200) };
+const SOME: Size = Size { words: 60, costed: 6, limit: Duration::from_secs(300) };
+/// Software floats are slow.
+const FEW: Size = Size { words: 5, costed: 4, limit: Duration::from_secs(300) };
+
+/// Runs the model on the host and on the board: the answers and the bits of the logits must be equal.
+/// Prints what it costs there.
+fn equals_the_host(board: &Board, model: &ModelFile, size: &Size) {
+    let longest = "abcdefghijklmnopqrstuvwxyz".repeat(20);
+    let (longest, too_long) =
+        (&longest[..model.letter_limit()], &longest[..model.letter_limit() + 1]);
+    let words: Vec<&str> = WORDS
+        .lines()
+        .take(size.words)
+        .chain([longest, too_long, "KiloByte", "rock'n'roll", "route66", "na\u{ef}ve"])
+        .collect();
+    let costed: Vec<&str> = words.iter().step_by(size.costed).copied().collect();
+    let elf = board.build(&model.path);
+    let input = transcript::input(&words, &costed);
+    let output = qemu::talk(board, &elf, &input, size.limit);
+
     let batch = Batch::parse(&output);
-    for ((word, answer), expected) in batch.answers.iter().zip(WORDS.lines()) {
-        assert_eq!(word, expected);
-        assert!(answer.starts_with('!') || answer.replace(' ', "").eq_ignore_ascii_case(word));
-    }
+    let expected = model.run(words.iter().copied());
+    assert_same_answers(&words, &expected, &batch.answers);
+    assert_eq!(batch.hash, expected.hash, "{} {}: other logits", board.name, model.name);
+    let cost = Cost::parse(&output);
+    let again: Vec<_> = batch.answers.iter().step_by(size.costed).cloned().collect();
+    assert_eq!(cost.answers, again, "with the hash and without");
     println!(
-        "{}: {:016x} {} {}, stack {}",
-        board.name, batch.hash, batch.cost, batch.unit, batch.stack
+        "{:<10} {:<12} {:>4} words, hash {:016x}, {:>9} {} a word, arena {}, stack {} of {}",
+        board.name,
+        model.name,
+        words.len(),
+        batch.hash,
+        cost.total / costed.len() as u64,
+        cost.unit,
+        batch.arena,
+        cost.stack,
+        cost.stack_of_all
     );
+    for line in output.lines().filter(|line| line.starts_with("load ")) {
+        println!("           {line}");
+    }
+}
+
+fn assert_same_answers(words: &[&str], expected: &Expected, answers: &[(String, String)]) {
+    assert_eq!(answers.len(), words.len());
+    for ((word, expected), (asked, answer)) in words.iter().zip(&expected.answers).zip(answers) {
+        assert_eq!(word, asked);
+        match expected {
+            Some(text) => assert_eq!(text.trim(), answer, "{word}"),
+            None => assert!(answer.starts_with("! "), "{word}: {answer}"),
+        }
+    }
+}
+
+fn fixed_point_equals_the_host(board: &Board) {
+    for model in models::fixed_point() {
+        equals_the_host(board, &model, &ALL);
+    }
 }
 
 #[test]
 #[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
-fn echoes() {
-    for board in [M4F, M0_PLUS, RISC_V, MICROBIT, STM32F4] {
-        echo(&board);
+fn fixed_point_on_cortex_m4f() {
+    fixed_point_equals_the_host(&M4F);
+}
+
+#[test]
+#[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
+fn fixed_point_on_cortex_m0_plus() {
+    fixed_point_equals_the_host(&M0_PLUS);
+}
+
+#[test]
+#[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
+fn fixed_point_on_risc_v() {
+    fixed_point_equals_the_host(&RISC_V);
+}
+
+#[test]
+#[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
+fn half_float_everywhere() {
+    let model = models::half_float();
+    for (board, size) in [(M4F, SOME), (M0_PLUS, FEW), (RISC_V, FEW)] {
+        equals_the_host(&board, &model, &size);
+    }
+}
+
+#[test]
+#[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
+fn over_a_uart_and_in_16_kilobytes() {
+    equals_the_host(&MICROBIT, &models::tiny_fixed_point(), &SOME);
+    let model = models::fixed_point().remove(0);
+    equals_the_host(&STM32F4, &model, &Size { words: 10, ..SOME });
+}
+
+/// What the firmware says to every way to fail; numbers are those of the random model.
+const ERRORS: &str = include_str!("errors.txt");
+
+#[test]
+#[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
+fn every_error_says_its_numbers() {
+    let model = models::fixed_point().remove(0);
+    for board in [M4F, M0_PLUS, RISC_V] {
+        let elf = board.build(&model.path);
+        let output = qemu::talk(&board, &elf, ":errors\n:quit\n", Duration::from_secs(60));
+        let (_, output) = output.split_once("> ").expect("a prompt");
+        assert_eq!(output.trim_end_matches("> "), ERRORS, "{}", board.name);
+    }
+}
+
+#[test]
+#[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
+fn kernels_equal_their_reference() {
+    let model = models::fixed_point().remove(0);
+    for board in [M4F, M0_PLUS, RISC_V] {
+        let elf = board.build(&model.path);
+        let output = qemu::talk(&board, &elf, ":selftest\n:quit\n", Duration::from_secs(60));
+        let said = "the kernels equal their reference in 10496 cases\n";
+        assert!(output.contains(said), "{}: {output}", board.name);
     }
 }

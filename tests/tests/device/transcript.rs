@@ -1,31 +1,35 @@
-//! What the firmware answered to a batch of words.
+//! What the firmware answered.
 
-/// The answers and the totals of one `:batch`.
+/// The answers to a `:batch`, and what comes after them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// Word and answer, or word and `! error`.
     pub answers: Vec<(String, String)>,
-    /// FNV-1a-64 of the logits of every step of every word.
+    /// The hash of the logits of every step of every word.
     pub hash: u64,
-    /// Instructions, or ticks, of all words.
-    pub cost: u64,
-    /// What `cost` counts.
-    pub unit: String,
     /// Bytes of the arena.
     pub arena: u64,
-    /// Bytes of stack at the deepest moment since boot.
-    pub stack: u64,
 }
 
-/// The lines that make the firmware answer `words` and end.
-pub fn batch_input<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
-    let mut input = String::from(":batch\n");
-    for word in words {
-        input.push_str(word);
-        input.push('\n');
-    }
-    input.push_str("\n:quit\n");
-    input
+/// The answers to a `:cost`, and what comes after them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cost {
+    /// Word and answer, or word and `! error`.
+    pub answers: Vec<(String, String)>,
+    /// Instructions, or ticks, of all words.
+    pub total: u64,
+    /// What `total` counts.
+    pub unit: String,
+    /// Bytes of stack in the runtime, at the deepest moment since boot.
+    pub stack: u64,
+    /// Bytes of stack in all.
+    pub stack_of_all: u64,
+}
+
+/// The lines that make the firmware provoke its errors, answer both lists of words and end.
+pub fn input(words: &[&str], costed: &[&str]) -> String {
+    let lines = |words: &[&str]| words.iter().map(|word| format!("{word}\n")).collect::<String>();
+    format!(":errors\n:batch\n{}\n:cost\n{}\n:quit\n", lines(words), lines(costed))
 }
 
 impl Batch {
@@ -34,25 +38,52 @@ impl Batch {
     /// # Panics
     /// When it is not complete.
     pub fn parse(output: &str) -> Self {
-        let answers: Vec<_> = output
-            .lines()
-            .filter_map(|line| line.trim_start_matches("> ").split_once('\t'))
-            .map(|(word, answer)| (word.to_owned(), answer.to_owned()))
-            .collect();
-        let total = |name: &str| {
-            let mut values = output.lines().filter_map(|line| line.strip_prefix(name));
-            values.next().unwrap_or_else(|| panic!("no line `{name}` in:\n{output}"))
-        };
-        let (cost, unit) = total("cost ").split_once(' ').expect("a number and its unit");
-        let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("no number: {text}"));
-        assert_eq!(number(total("words ")), answers.len() as u64, "answers are missing");
+        let (batch, _) = parts(output);
+        let hash = u64::from_str_radix(value(batch, "hash "), 16).expect("a hash");
+        Self { answers: answers(batch), hash, arena: number(value(batch, "arena ")) }
+    }
+}
+
+impl Cost {
+    /// Reads the one list with costs in the firmware's output.
+    ///
+    /// # Panics
+    /// When it is not complete.
+    pub fn parse(output: &str) -> Self {
+        let (_, cost) = parts(output);
+        let (total, unit) = value(cost, "cost ").split_once(' ').expect("a number and its unit");
         Self {
-            hash: u64::from_str_radix(total("hash "), 16).expect("a hash"),
-            cost: number(cost),
+            answers: answers(cost),
+            total: number(total),
             unit: unit.to_owned(),
-            arena: number(total("arena ")),
-            stack: number(total("stack ")),
-            answers,
+            stack: number(value(cost, "stack ")),
+            stack_of_all: number(value(cost, "stack-of-all ")),
         }
     }
+}
+
+/// The output up to the end of the batch, and the rest.
+fn parts(output: &str) -> (&str, &str) {
+    let hash = output.find("\nhash ").unwrap_or_else(|| panic!("no hash in:\n{output}"));
+    let prompt = output[hash..].find("\n> ").unwrap_or_else(|| panic!("no prompt in:\n{output}"));
+    output.split_at(hash + prompt)
+}
+
+fn answers(part: &str) -> Vec<(String, String)> {
+    let answers: Vec<_> = part
+        .lines()
+        .filter_map(|line| line.trim_start_matches("> ").split_once('\t'))
+        .map(|(word, answer)| (word.to_owned(), answer.to_owned()))
+        .collect();
+    assert_eq!(number(value(part, "words ")), answers.len() as u64, "answers are missing");
+    answers
+}
+
+fn value<'a>(part: &'a str, name: &str) -> &'a str {
+    let mut values = part.lines().filter_map(|line| line.strip_prefix(name));
+    values.next().unwrap_or_else(|| panic!("no line `{name}` in:\n{part}"))
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("no number: {text}"))
 }

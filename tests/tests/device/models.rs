@@ -1,0 +1,102 @@
+//! The models that host and device both run.
+
+use std::path::{Path, PathBuf};
+
+use kiloformer_tests::{
+    answer::answer,
+    random_model::{like_g2p, random_model, tiny},
+};
+use model_format::{
+    AlignedBytes, Model,
+    config::{ModelConfig, Precision as Stored},
+};
+use runtime::{FixedPoint, HalfFloat, LogitsHash, Precision, Session, TypedModel, arena_len};
+
+/// A model file that firmware can be built with.
+pub struct ModelFile {
+    /// What messages call it.
+    pub name: String,
+    /// Where it lies.
+    pub path: PathBuf,
+    bytes: AlignedBytes,
+}
+
+/// What the host makes of a list of words.
+pub struct Expected {
+    /// The text of each word, `None` where the word is refused.
+    pub answers: Vec<Option<String>>,
+    /// The hash of all logits.
+    pub hash: u64,
+}
+
+/// Integer models in the shape of the one that ships: with random weights, and itself if it is there.
+pub fn fixed_point() -> Vec<ModelFile> {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/g2p-en.kfm");
+    let shipped = std::fs::read(&shipped).ok().map(|bytes| (shipped, bytes));
+    let shipped = shipped.map(|(path, bytes)| ModelFile {
+        name: "g2p-en".to_owned(),
+        path,
+        bytes: AlignedBytes::from(&bytes[..]),
+    });
+    let random = random("random-fixed", Stored::FixedPoint, &shorter());
+    [random].into_iter().chain(shipped).collect()
+}
+
+/// A half-float model in the same shape.
+pub fn half_float() -> ModelFile {
+    random("random-half", Stored::HalfFloat, &shorter())
+}
+
+/// Random models seldom end an answer: a lower limit saves time.
+fn shorter() -> ModelConfig {
+    ModelConfig { max_target_len: 16, ..like_g2p() }
+}
+
+/// An integer model for 16 KB of RAM.
+pub fn tiny_fixed_point() -> ModelFile {
+    random("random-tiny", Stored::FixedPoint, &tiny())
+}
+
+fn random(name: &str, precision: Stored, config: &ModelConfig) -> ModelFile {
+    // A test of its own folder, so that no two tests write the same file.
+    let folder = std::thread::current().name().unwrap_or("main").replace("::", "-");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
+    std::fs::create_dir_all(&folder).expect("a folder for models");
+    let path = folder.join(name).with_extension("kfm");
+    let bytes = random_model(precision, config, 1);
+    std::fs::write(&path, &*bytes).expect("writing a model");
+    ModelFile { name: name.to_owned(), path, bytes }
+}
+
+impl ModelFile {
+    /// Most letters of a word.
+    pub fn letter_limit(&self) -> usize {
+        usize::from(self.model().config().max_source_len) - 1
+    }
+
+    /// Bytes of the arena on the host.
+    pub fn arena(&self) -> usize {
+        arena_len(&self.bytes)
+    }
+
+    /// Runs `words` on this machine.
+    pub fn run<'a>(&self, words: impl Iterator<Item = &'a str>) -> Expected {
+        match self.model().header().precision {
+            Stored::FixedPoint => self.run_as::<FixedPoint>(words),
+            Stored::HalfFloat => self.run_as::<HalfFloat>(words),
+        }
+    }
+
+    fn run_as<'a, P: Precision>(&self, words: impl Iterator<Item = &'a str>) -> Expected {
+        let model = TypedModel::<P>::from_bytes(&self.bytes).expect("a sound model");
+        let mut arena = AlignedBytes::from(&vec![0; self.arena()][..]);
+        let mut session = Session::new(&model, &mut arena).expect("an arena of exact size");
+        let mut hash = LogitsHash::default();
+        let answers = words.map(|word| answer(&mut session, word, &mut hash).ok()).collect();
+        Expected { answers, hash: hash.value() }
+    }
+
+    fn model(&self) -> Model<'_> {
+        Model::from_bytes(&self.bytes).expect("a sound model")
+    }
+}
