@@ -218,11 +218,7 @@ pub(crate) fn decode_step<P: Precision>(
     let x = carver.take::<P::Activation>(d_model);
     let normed = carver.take::<P::Activation>(d_model);
     let work = carver.take_rest();
-    if position == 0 {
-        start_rotation(rotation);
-    }
-    Embedding::<P>::target(model).forward(id, position, rotation, x);
-    rotate(rotation, model.pairs(Slot::Frequencies));
+    embed::<P>(model, id, position, rotation, x);
 
     let (mut cross, mut caches) = (Carver::new(cross), Carver::new(caches));
     let mut step = Step::<P> { position, source_len, x, normed, work };
@@ -241,6 +237,23 @@ pub(crate) fn decode_step<P: Precision>(
     project_logits::<P>(model, x, sink);
 }
 
+/// The embedding of `id`; `rotation` moves from this position to the next.
+#[inline(never)]
+fn embed<P: Precision>(
+    model: &Model<'_>,
+    id: u16,
+    position: usize,
+    rotation: &mut [[i32; 2]],
+    out: &mut [P::Activation],
+) {
+    if position == 0 {
+        start_rotation(rotation);
+    }
+    Embedding::<P>::target(model).forward(id, position, rotation, out);
+    rotate(rotation, model.pairs(Slot::Frequencies));
+}
+
+#[inline(never)]
 fn project_logits<P: Precision>(
     model: &Model<'_>,
     hidden: &[P::Activation],
