@@ -105,7 +105,7 @@ impl Report {
                 * (self.total_steps - point.step) as f64;
             eprintln!("step {}/{} {text}, {left:.0} s left", point.step, self.total_steps);
         }
-        if point.step % METRIC_STEPS == 0 {
+        if point.step.is_multiple_of(METRIC_STEPS) {
             self.write(json!({
                 "kind": "train", "step": point.step, "epoch": point.epoch, "loss": self.loss,
                 "lr": point.rate, "grad_norm": point.grad_norm,

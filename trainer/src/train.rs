@@ -79,7 +79,7 @@ pub fn train(
                 checkpoint::save(folder, network, &run.header, &run.weights)?;
                 return Ok(Ended::Interrupted);
             }
-            if run.header.progress.step % train.checkpoint_steps == 0 {
+            if run.header.progress.step.is_multiple_of(train.checkpoint_steps) {
                 checkpoint::save(folder, network, &run.header, &run.weights)?;
             }
         }
@@ -88,7 +88,7 @@ pub fn train(
         (progress.epoch, progress.batch) = (epoch + 1, 0);
         (progress.epoch_loss, progress.epoch_tokens) = (0.0, 0);
         checkpoint::save(folder, network, &run.header, &run.weights)?;
-        if (epoch + 1) % train.eval_epochs == 0 || epoch + 1 == train.epochs {
+        if (epoch + 1).is_multiple_of(train.eval_epochs) || epoch + 1 == train.epochs {
             let start = Instant::now();
             if let Some((loss, scores)) = evaluate_run(network, run, &data.dev) {
                 report.evaluation(&run.header.progress, loss, &scores, start.elapsed())?;

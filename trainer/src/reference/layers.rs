@@ -63,10 +63,13 @@ pub fn masked_softmax(scores: &Tensor, visible: &Tensor) -> Result<Tensor> {
 
 /// Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 pub struct Attention {
-    /// `[d_model, d_model]` each, with biases.
+    /// `[d_model, d_model]`, as the three below.
     pub query: Linear,
+    /// What a query is compared with.
     pub key: Linear,
+    /// What is mixed.
     pub value: Linear,
+    /// From all heads, side by side, to the residual stream.
     pub output: Linear,
     /// Parts of a row, each with an attention of its own.
     pub n_heads: usize,
