@@ -40,6 +40,8 @@ pub mod kernels;
 mod layers;
 mod plan;
 mod precision;
+#[cfg(feature = "saturation-counts")]
+pub mod saturation;
 mod search;
 mod session;
 mod tokenizer;

@@ -113,6 +113,8 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     fn embedding<'m>(model: &Model<'m>, slot: Slot, output: ActivationSlot) -> Self::Embedding<'m>;
     /// What `output` saturates to.
     fn range(model: &Model<'_>, output: ActivationSlot) -> Self::Range;
+    /// What the keys or values made by the tensor at `slot` saturate to.
+    fn cache_range(model: &Model<'_>, slot: Slot) -> Self::Range;
     /// How `stream` enters `sum`.
     fn residual(model: &Model<'_>, stream: ActivationSlot, sum: ActivationSlot) -> Self::Residual;
 
@@ -148,6 +150,7 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     fn project_cached(
         linear: &Self::Linear<'_>,
         x: &[Self::Activation],
+        range: Self::Range,
         put: impl FnMut(usize, Self::Cached),
     );
     /// `sink(row, W x + b)` as logits, rows ascending.

@@ -10,7 +10,7 @@ use model_format::config::Precision as Stored;
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 use model_format::layout::LinearI8;
-use model_format::numeric::{QFormat, rescale};
+use model_format::numeric::rescale;
 use model_format::residual_multiplier;
 
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
@@ -24,16 +24,40 @@ pub struct FixedPoint;
 pub struct Range {
     low: i32,
     high: i32,
+    #[cfg(feature = "saturation-counts")]
+    tensor: usize,
 }
 
 impl Range {
-    fn of(format: QFormat) -> Self {
+    fn of(model: &Model<'_>, slot: ActivationSlot) -> Self {
+        let format = model.formats().get(slot);
         let limit = i32::try_from(format.max_abs()).unwrap_or(0).min(1 << 15);
-        Self { low: -limit, high: limit - 1 }
+        Self {
+            low: -limit,
+            high: limit - 1,
+            #[cfg(feature = "saturation-counts")]
+            tensor: crate::saturation::activation_index(model.config(), slot),
+        }
+    }
+
+    /// Keys and values of the tensor at `slot`.
+    fn of_cache(_model: &Model<'_>, _slot: Slot) -> Self {
+        Self {
+            low: -127,
+            high: 127,
+            #[cfg(feature = "saturation-counts")]
+            tensor: crate::saturation::cache_index(_model.config(), _slot),
+        }
     }
 
     /// Nearest value of the range; `low <= high` by construction.
+    #[inline(always)]
     fn saturate(self, value: i32) -> i16 {
+        // A ReLU's zeros are its work, not saturations.
+        #[cfg(feature = "saturation-counts")]
+        if (value < self.low && self.low < 0) || value > self.high {
+            crate::saturation::count(self.tensor);
+        }
         value.max(self.low).min(self.high) as i16
     }
 }
@@ -110,17 +134,21 @@ impl Precision for FixedPoint {
         let format = model.formats().get(output);
         let position_shift =
             30_u32.saturating_add_signed(-i32::from(format.frac_bits)).clamp(1, 31);
-        Embedding { table, multipliers, range: Range::of(format), position_shift }
+        Embedding { table, multipliers, range: Range::of(model, output), position_shift }
     }
 
     fn range(model: &Model<'_>, output: ActivationSlot) -> Range {
-        Range::of(model.formats().get(output))
+        Range::of(model, output)
+    }
+
+    fn cache_range(model: &Model<'_>, slot: Slot) -> Range {
+        Range::of_cache(model, slot)
     }
 
     fn residual(model: &Model<'_>, stream: ActivationSlot, sum: ActivationSlot) -> Residual {
-        let (stream, sum) = (model.formats().get(stream), model.formats().get(sum));
-        let multiplier = residual_multiplier(stream, sum).unwrap_or(0);
-        Residual { multiplier, range: Range::of(sum) }
+        let formats = model.formats();
+        let multiplier = residual_multiplier(formats.get(stream), formats.get(sum)).unwrap_or(0);
+        Residual { multiplier, range: Range::of(model, sum) }
     }
 
     fn embed(
@@ -169,8 +197,13 @@ impl Precision for FixedPoint {
         });
     }
 
-    fn project_cached(linear: &LinearI8<'_>, x: &[i16], mut put: impl FnMut(usize, i8)) {
-        linear::for_each_row(linear, x, |row, value| put(row, value.clamp(-127, 127) as i8));
+    fn project_cached(
+        linear: &LinearI8<'_>,
+        x: &[i16],
+        range: Range,
+        mut put: impl FnMut(usize, i8),
+    ) {
+        linear::for_each_row(linear, x, |row, value| put(row, range.saturate(value) as i8));
     }
 
     fn project_logits(linear: &LinearI8<'_>, x: &[i16], sink: impl FnMut(usize, i32)) {

@@ -56,6 +56,8 @@ impl Precision for HalfFloat {
 
     fn range(_: &Model<'_>, _: ActivationSlot) {}
 
+    fn cache_range(_: &Model<'_>, _: Slot) {}
+
     fn residual(_: &Model<'_>, _: ActivationSlot, _: ActivationSlot) {}
 
     fn embed(
@@ -117,7 +119,7 @@ impl Precision for HalfFloat {
         });
     }
 
-    fn project_cached(linear: &LinearF16<'_>, x: &[f32], put: impl FnMut(usize, f32)) {
+    fn project_cached(linear: &LinearF16<'_>, x: &[f32], _: (), put: impl FnMut(usize, f32)) {
         for_each_row(linear, x, put);
     }
 

@@ -36,6 +36,8 @@ pub struct Attention<'m, P: Precision> {
     heads: P::Heads<'m>,
     shape: HeadShape,
     query_range: P::Range,
+    key_range: P::Range,
+    value_range: P::Range,
     context_range: P::Range,
     residual: P::Residual,
 }
@@ -60,6 +62,7 @@ impl<'m, P: Precision> Attention<'m, P> {
     /// The attention at `slots`.
     pub fn new(model: &Model<'m>, slots: &AttentionSlots, shape: HeadShape) -> Self {
         let [query, key, value, output] = slots.linear.map(|slot| P::linear(model, slot));
+        let [_, key_slot, value_slot, _] = slots.linear;
         Self {
             query,
             key,
@@ -68,6 +71,8 @@ impl<'m, P: Precision> Attention<'m, P> {
             heads: P::heads(model, slots.heads),
             shape,
             query_range: P::range(model, slots.query),
+            key_range: P::cache_range(model, key_slot),
+            value_range: P::cache_range(model, value_slot),
             context_range: P::range(model, slots.context),
             residual: P::residual(model, slots.stream, slots.sum),
         }
@@ -83,14 +88,14 @@ impl<'m, P: Precision> Attention<'m, P> {
         let d_model = self.shape.n_heads.saturating_mul(self.shape.d_k);
         let start = position.saturating_mul(d_model);
         let mut keys = cache.keys.get_mut(start..).unwrap_or_default().iter_mut();
-        P::project_cached(&self.key, x, |_, key| {
+        P::project_cached(&self.key, x, self.key_range, |_, key| {
             if let Some(to) = keys.next() {
                 *to = key;
             }
         });
         let column = cache.values.get_mut(position..).unwrap_or_default();
         let mut values = column.iter_mut().step_by(cache.capacity.max(1));
-        P::project_cached(&self.value, x, |_, value| {
+        P::project_cached(&self.value, x, self.value_range, |_, value| {
             if let Some(to) = values.next() {
                 *to = value;
             }

@@ -1,8 +1,11 @@
 //! The command line.
 
 mod eval;
+mod export;
+mod inspect;
 mod options;
 mod quick;
+mod run;
 mod train;
 
 use anyhow::Result;
@@ -20,8 +23,14 @@ struct Cli {
 enum Command {
     /// Train on pairs of texts, or go on with a run.
     Train(Box<train::Args>),
-    /// Score a checkpoint on pairs of texts.
+    /// Score a checkpoint or an exported file on pairs of texts.
     Eval(eval::Args),
+    /// Write a checkpoint as a file for the runtime.
+    Export(export::Args),
+    /// Run texts through an exported file, as the device does.
+    Run(run::Args),
+    /// Show what an exported file holds and needs.
+    Inspect(inspect::Args),
 }
 
 /// Runs the command line.
@@ -29,6 +38,9 @@ pub fn main() -> Result<()> {
     match Cli::parse().command {
         Some(Command::Train(args)) => train::run(&args),
         Some(Command::Eval(args)) => eval::run(&args),
+        Some(Command::Export(args)) => export::run(&args),
+        Some(Command::Run(args)) => run::run(&args),
+        Some(Command::Inspect(args)) => inspect::run(&args),
         None => quick::run(),
     }
 }

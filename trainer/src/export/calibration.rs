@@ -13,8 +13,8 @@ const MAX_SAMPLES: usize = 200_000;
 pub struct Calibration {
     /// Largest magnitude of every activation, by its name.
     max_abs: HashMap<String, f32>,
-    /// Magnitudes of keys and values, by name, for every head.
-    samples: HashMap<String, Vec<Vec<f32>>>,
+    /// Steps of 8-bit keys and values, by name, for every head.
+    cached_steps: HashMap<String, Vec<f64>>,
 }
 
 impl Calibration {
@@ -23,57 +23,73 @@ impl Calibration {
         self.max_abs.get(name).copied().unwrap_or(0.0)
     }
 
-    /// The step of 8-bit keys or values of one head that loses least in squares.
-    ///
-    /// Saturation costs what it cuts off, a wider range costs resolution: the best of a few clips is
-    /// taken.
-    pub fn cached_step(&self, name: &str, head: usize) -> f32 {
-        let samples = self.samples.get(name).and_then(|heads| heads.get(head));
-        let samples = samples.map(Vec::as_slice).unwrap_or_default();
-        let max = samples.iter().copied().fold(0.0, f32::max);
-        if max == 0.0 {
-            return 1.0 / 127.0;
-        }
-        let candidates = (0..16).map(|i| max * (1.0 - 0.04 * i as f32) / 127.0);
-        let loss = |step: f32| -> f64 {
-            samples.iter().map(|&v| f64::from(v - (v / step).round().min(127.0) * step).powi(2)).sum()
-        };
-        candidates.map(|step| (loss(step), step)).min_by(|a, b| a.0.total_cmp(&b.0)).map_or(max, |b| b.1)
+    /// The real value of one unit of the keys or values of a head; 1/127 where none was ever seen.
+    pub fn cached_step(&self, name: &str, head: usize) -> f64 {
+        let step = self.cached_steps.get(name).and_then(|heads| heads.get(head));
+        step.copied().unwrap_or(1.0 / 127.0)
     }
+}
 
-    fn observe(&mut self, name: &str, values: &[f32], heads: usize) {
-        let is_cached = name.ends_with("attention.key") || name.ends_with("attention.value");
-        if is_cached {
-            let samples =
-                self.samples.entry(name.to_owned()).or_insert_with(|| vec![Vec::new(); heads]);
-            for (i, part) in values.chunks_exact(values.len() / rows_of(values, heads)).enumerate() {
+/// The step of 8-bit numbers that loses least in squares.
+///
+/// Saturation costs what it cuts off, a wider range costs resolution: the best of a few clips is
+/// taken.
+fn best_step(samples: &[f32]) -> f64 {
+    let max = f64::from(samples.iter().copied().fold(0.0, f32::max));
+    if max == 0.0 {
+        return 1.0 / 127.0;
+    }
+    let loss = |step: f64| -> f64 {
+        let error = |v: f64| v - (v / step).round().min(127.0) * step;
+        samples.iter().map(|&v| error(v.into()).powi(2)).sum()
+    };
+    let steps = (0..16).map(|i| max * (1.0 - 0.04 * f64::from(i)) / 127.0);
+    let best = steps.map(|step| (loss(step), step)).min_by(|a, b| a.0.total_cmp(&b.0));
+    best.map_or(max / 127.0, |(_, step)| step)
+}
+
+/// Magnitudes as they are seen.
+#[derive(Default)]
+struct Ranges {
+    max_abs: HashMap<String, f32>,
+    /// Of keys and values, by name, for every head.
+    samples: HashMap<String, Vec<Vec<f32>>>,
+}
+
+impl Ranges {
+    /// `values` is `[rows, cols]`; `heads` parts of a row belong to one head each.
+    fn observe(&mut self, name: &str, values: &[f32], cols: usize, heads: usize) {
+        let max = self.max_abs.entry(name.to_owned()).or_default();
+        *max = values.iter().fold(*max, |max, v| max.max(v.abs()));
+        if name.ends_with("attention.key") || name.ends_with("attention.value") {
+            let empty = || vec![Vec::new(); heads];
+            let samples = self.samples.entry(name.to_owned()).or_insert_with(empty);
+            for (i, part) in values.chunks_exact(cols / heads).enumerate() {
                 let samples = &mut samples[i % heads];
                 if samples.len() < MAX_SAMPLES {
                     samples.extend(part.iter().map(|v| v.abs()));
                 }
             }
         }
-        let max = self.max_abs.entry(name.to_owned()).or_default();
-        *max = values.iter().fold(*max, |max, v| max.max(v.abs()));
     }
-}
-
-fn rows_of(_values: &[f32], _heads: usize) -> usize {
-    1
 }
 
 /// Runs `examples` through the model, teacher forced, and notes what every activation does.
-pub fn calibrate(trained: &Trained, examples: &[Example]) -> Calibration {
-    let mut calibration = Calibration::default();
+pub fn calibrate(trained: &Trained<'_>, examples: &[Example]) -> Calibration {
+    let mut ranges = Ranges::default();
     let config = &trained.config;
+    let (start, end) = (u32::from(config.special.start), u32::from(config.special.end));
     for example in examples {
-        let source: Vec<u32> = example.source.iter().copied().chain([config.special.end.into()]).collect();
-        let target: Vec<u32> = [config.special.start.into()].into_iter().chain(example.target.iter().copied()).collect();
-        trained.network.forward_observed(&trained.params, &source, &target, &mut |name, values, shape| {
+        let source: Vec<u32> = example.source.iter().copied().chain([end]).collect();
+        let target: Vec<u32> = [start].into_iter().chain(example.target.iter().copied()).collect();
+        let mut observe = |name: &str, values: &[f32], shape: &[usize]| {
             let stack = if name.starts_with("encoder") { &config.encoder } else { &config.decoder };
-            calibration.observe(name, values, stack.n_heads.into());
-            let _ = shape;
-        });
+            let cols = shape.last().copied().unwrap_or(1);
+            ranges.observe(name, values, cols, stack.n_heads.into());
+        };
+        trained.model.forward_observed(&source, &target, &mut observe);
     }
-    calibration
+    let steps = |heads: &Vec<Vec<f32>>| heads.iter().map(|samples| best_step(samples)).collect();
+    let cached_steps = ranges.samples.iter().map(|(name, heads)| (name.clone(), steps(heads)));
+    Calibration { cached_steps: cached_steps.collect(), max_abs: ranges.max_abs }
 }

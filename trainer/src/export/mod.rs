@@ -22,25 +22,48 @@ use model_format::header::Header;
 use model_format::layout::Layout;
 use model_format::{AlignedBytes, FileBuilder};
 
-pub use calibration::{Calibration, calibrate};
-pub use trained::Trained;
+pub use trained::is_cached;
+
+use crate::data::batch::Example;
+use crate::data::corpus::Pair;
+use crate::model::TrainedModel;
+use trained::Trained;
 
 /// Sentences that calibration looks at.
-pub const CALIBRATION_PAIRS: usize = 1000;
+const CALIBRATION_PAIRS: usize = 1000;
 
-/// The file of `trained`; integer models need a calibration.
-pub fn export(trained: &Trained, precision: Precision, calibration: &Calibration) -> Result<AlignedBytes> {
+/// The file of `model`. An integer file needs its ranges on `calibration`, pairs of which some are
+/// taken at equal distances.
+pub fn export(
+    model: &TrainedModel,
+    precision: Precision,
+    calibration: &[Pair],
+) -> Result<AlignedBytes> {
+    let trained = Trained::new(model);
     let header = Header {
         precision,
         layout: Layout::RowMajor,
         config: trained.config,
-        text: trained.text,
+        text: trained.text(),
     };
-    let mut file =
-        FileBuilder::new(header, trained.source_texts.clone(), trained.target_texts.clone());
+    let (source, target) = (trained::texts(&model.source), trained::texts(&model.target));
+    let mut file = FileBuilder::new(header, source, target);
     match precision {
-        Precision::FixedPoint => fixed::write(trained, calibration, &mut file)?,
-        Precision::HalfFloat => half::write(trained, &mut file)?,
+        Precision::FixedPoint => {
+            let ranges = calibration::calibrate(&trained, &chosen(model, calibration));
+            fixed::write(&trained, &ranges, &mut file)?;
+        }
+        Precision::HalfFloat => half::write(&trained, &mut file)?,
     }
     file.finish().context("the exported model does not pass its own check")
+}
+
+/// At most [`CALIBRATION_PAIRS`] pairs at equal distances, as ids.
+fn chosen(model: &TrainedModel, pairs: &[Pair]) -> Vec<Example> {
+    let distance = pairs.len().div_ceil(CALIBRATION_PAIRS).max(1);
+    let example = |pair: &Pair| Example {
+        source: model.source.encode(&pair.source),
+        target: model.target.encode(&pair.target),
+    };
+    pairs.iter().step_by(distance).map(example).collect()
 }

@@ -1,70 +1,51 @@
 //! A trained model as the exporters see it: architecture, vocabularies, named tensors.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::ops::Range;
 
 use anyhow::{Context, Result};
 use model_format::config::{ModelConfig, Positions, Segmentation, TextConfig, UnknownPolicy};
 use model_format::directory::{DecoderSlot, EncoderSlot, Slot};
 
-use crate::checkpoint::Checkpoint;
 use crate::data::tokenizer::{Tokenizer, Unit};
-use crate::engine::Network;
+use crate::model::TrainedModel;
 
-/// A trained model: averaged weights under their names.
-pub struct Trained {
+/// A trained model with the names of the file's tensors.
+pub struct Trained<'a> {
+    /// Architecture, vocabularies and weights.
+    pub model: &'a TrainedModel,
     /// The architecture.
     pub config: ModelConfig,
-    /// Text to ids and back.
-    pub text: TextConfig,
-    /// Texts of all source ids, empty for special ones.
-    pub source_texts: Vec<String>,
-    /// Texts of all target ids, empty for special ones.
-    pub target_texts: Vec<String>,
-    /// The map of `params`.
-    pub network: Arc<Network>,
-    /// All weights.
-    pub params: Vec<f32>,
-    offsets: HashMap<String, std::ops::Range<usize>>,
+    places: HashMap<&'a str, Range<usize>>,
 }
 
-impl Trained {
-    /// The averaged weights of a run.
-    pub fn new(checkpoint: &Checkpoint, network: Arc<Network>) -> Self {
-        let (source, target) = (&checkpoint.header.source, &checkpoint.header.target);
-        let text = TextConfig {
-            source: segmentation(source),
-            target: segmentation(target),
-            fold_case: source.splitting.lowercase,
-            unknown: UnknownPolicy::Refuse,
-        };
-        let specs = network.layout.specs.iter();
-        let offsets = specs.map(|spec| (spec.name.clone(), spec.range())).collect();
-        Self {
-            config: network.config,
-            text,
-            source_texts: texts(source),
-            target_texts: texts(target),
-            params: checkpoint.weights.ema.clone(),
-            network,
-            offsets,
-        }
+impl<'a> Trained<'a> {
+    /// A view of `model`.
+    pub fn new(model: &'a TrainedModel) -> Self {
+        let specs = model.network.layout.specs.iter();
+        let places = specs.map(|spec| (spec.name.as_str(), spec.range())).collect();
+        Self { model, config: *model.config(), places }
     }
 
-    /// The same model with its weights rounded to `f16`, as a HalfFloat file holds them.
-    pub fn rounded_to_half(&self) -> Vec<f32> {
-        self.params.iter().map(|&w| ::half::f16::from_f32(w).to_f32()).collect()
+    /// Text to ids and back, as the device does it.
+    pub fn text(&self) -> TextConfig {
+        TextConfig {
+            source: segmentation(&self.model.source),
+            target: segmentation(&self.model.target),
+            fold_case: self.model.source.splitting.lowercase,
+            unknown: UnknownPolicy::Refuse,
+        }
     }
 
     /// A tensor by its name.
     pub fn tensor(&self, name: &str) -> Result<&[f32]> {
-        let range = self.offsets.get(name).with_context(|| format!("tensor `{name}` is missing"))?;
-        Ok(&self.params[range.clone()])
+        let range = self.places.get(name).with_context(|| format!("tensor `{name}` is missing"))?;
+        Ok(&self.model.params[range.clone()])
     }
 
     /// Weights and biases of a linear tensor of the file; biases are zero where there are none.
     pub fn linear(&self, slot: Slot, rows: usize) -> Result<(&[f32], Vec<f32>)> {
-        let weight = self.tensor(&weight_name(slot))?;
+        let weight = self.tensor(&format!("{slot}.weight"))?;
         let bias = match slot {
             Slot::SourceEmbedding | Slot::SourcePositions | Slot::TargetPositions => None,
             Slot::TargetEmbedding if !self.config.output.is_tied() => None,
@@ -126,10 +107,6 @@ pub const fn is_cached(slot: Slot) -> bool {
     )
 }
 
-fn weight_name(slot: Slot) -> String {
-    format!("{slot}.weight")
-}
-
 fn segmentation(tokenizer: &Tokenizer) -> Segmentation {
     match tokenizer.splitting.unit {
         Unit::Character => Segmentation::Characters,
@@ -137,7 +114,8 @@ fn segmentation(tokenizer: &Tokenizer) -> Segmentation {
     }
 }
 
-fn texts(tokenizer: &Tokenizer) -> Vec<String> {
+/// Texts of all ids, empty for special ones.
+pub fn texts(tokenizer: &Tokenizer) -> Vec<String> {
     let special = Tokenizer::special();
     let special = [special.pad, special.start, special.end, special.unknown].map(usize::from);
     let symbols = tokenizer.symbols().iter().enumerate();

@@ -1,0 +1,145 @@
+//! `trainer inspect`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args as ClapArgs;
+use model_format::Model;
+use model_format::config::{Precision, StackConfig};
+use model_format::directory::{Kind, Slot};
+use model_format::formats::ActivationSlot;
+use runtime::{Plan, saturation};
+
+use crate::data::corpus;
+use crate::device;
+use crate::evaluate::References;
+use crate::export::is_cached;
+
+/// Shows what an exported file holds and needs.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// The exported file.
+    model: PathBuf,
+    /// Pairs on whose sources saturations are counted: `source<TAB>target` lines.
+    #[arg(long, value_name = "TSV")]
+    data: Option<PathBuf>,
+    /// Threads to run the sources with.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+}
+
+/// Inspects.
+pub fn run(args: &Args) -> Result<()> {
+    let file = device::read(&args.model)?;
+    let model = device::check(&file).with_context(|| args.model.display().to_string())?;
+    config(&model);
+    arena(&model);
+    tensors(&model);
+    if model.header().precision == Precision::FixedPoint {
+        let counted = match &args.data {
+            Some(path) => {
+                let pairs = corpus::read_tsv(path)?;
+                let sources = References::sources_of(&pairs);
+                saturation::reset();
+                device::run_all(model, &sources, args.threads)?;
+                Some(sources.len())
+            }
+            None => None,
+        };
+        formats(&model, counted);
+    }
+    Ok(())
+}
+
+fn config(model: &Model<'_>) {
+    let (header, config) = (model.header(), model.config());
+    let stack =
+        |s: &StackConfig| format!("{} layers, {} heads, d_ff {}", s.n_layers, s.n_heads, s.d_ff);
+    println!("precision            {:?}, layout {:?}", header.precision, header.layout);
+    println!("d_model              {}", config.d_model);
+    println!("encoder              {}", stack(&config.encoder));
+    println!("decoder              {}", stack(&config.decoder));
+    println!("vocabularies         {} source, {} target", config.source_vocab, config.target_vocab);
+    println!(
+        "longest sequences    {} source, {} target (end ids included)",
+        config.max_source_len, config.max_target_len
+    );
+    println!(
+        "LayerNorm            {:?}, final {}, eps {:e}",
+        config.norm, config.final_norm, config.layer_norm_eps
+    );
+    println!("positions            {:?}", config.positions);
+    println!("output               {:?}, activation {:?}", config.output, config.activation);
+    println!("special ids          {:?}", config.special);
+    println!("text                 {:?}", header.text);
+}
+
+fn arena(model: &Model<'_>) {
+    let plan = Plan::of(model.header());
+    println!("\narena                {} bytes", plan.total);
+    println!("  encoder: scratch   {} at 0", plan.encoder_scratch);
+    println!("  encoder: memory    {} at {}", plan.memory, plan.memory_offset);
+    println!("  cross keys, values {} at 0", plan.cross);
+    println!("  self keys, values  {} at {}", plan.self_cache, plan.cross);
+    println!("  decoder: scratch   {} at {}", plan.decoder_scratch, plan.cross + plan.self_cache);
+}
+
+fn tensors(model: &Model<'_>) {
+    let config = model.config();
+    let slots = || Slot::all(config).map(|slot| (slot, model.byte_len(slot)));
+    let weights: usize = slots().map(|(_, len)| len).sum();
+    println!("\nfile                 {} bytes, tensors {weights}", model.file_len());
+    println!("{:<44} {:>9} {:>12} {:>22}", "tensor", "bytes", "shape", "weights");
+    for (slot, len) in slots().filter(|(_, len)| *len > 0) {
+        let expected = slot.expected(model.header().precision, config);
+        let shape = format!("{}x{}", expected.rows, expected.cols);
+        println!(
+            "{:<44} {len:>9} {shape:>12} {:>22}",
+            slot.to_string(),
+            range(model, slot, expected.kind)
+        );
+    }
+}
+
+/// Smallest and largest weight; for integers as the file holds them.
+fn range(model: &Model<'_>, slot: Slot, kind: Kind) -> String {
+    match kind {
+        Kind::LinearI8 => {
+            let weights = model.linear_i8(slot).weights;
+            let bounds = weights.iter().min().zip(weights.iter().max());
+            bounds.map_or_else(String::new, |(low, high)| format!("{low} .. {high}"))
+        }
+        Kind::LinearF16 => {
+            let values =
+                model.linear_f16(slot).weights.iter().map(|w| half::f16::from_bits(*w).to_f32());
+            let (low, high) =
+                values.fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(v), high.max(v)));
+            format!("{low:.4} .. {high:.4}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Q formats, and how often each tensor saturated on `counted` texts.
+fn formats(model: &Model<'_>, counted: Option<usize>) {
+    let config = model.config();
+    match counted {
+        Some(texts) => println!("\nsaturations counted on {texts} texts"),
+        None => println!("\nsaturations: not counted (--data names texts)"),
+    }
+    println!("{:<44} {:>8} {:>6} {:>12}", "activation", "Q format", "bits", "saturations");
+    let count = |n: u64| counted.map_or_else(|| "-".to_owned(), |_| n.to_string());
+    for slot in ActivationSlot::all(config) {
+        let format = model.formats().get(slot);
+        let saturated = match slot {
+            ActivationSlot::Logits => "-".to_owned(),
+            _ => count(saturation::of_activation(config, slot)),
+        };
+        let q = format!("Q{}", format.frac_bits);
+        println!("{:<44} {q:>8} {:>6} {saturated:>12}", slot.to_string(), format.bits);
+    }
+    for slot in Slot::all(config).filter(|slot| is_cached(*slot)) {
+        let saturated = count(saturation::of_cache(config, slot));
+        println!("{:<44} {:>8} {:>6} {saturated:>12}", slot.to_string(), "per head", 8);
+    }
+}

@@ -1,0 +1,232 @@
+//! The integer file: every tensor in the units of the numeric contract.
+
+use anyhow::{Context, Result, ensure};
+use model_format::FileBuilder;
+use model_format::config::NormPlace;
+use model_format::directory::{DecoderSlot, EncoderSlot, Kind, Slot};
+use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
+use model_format::layout::{Layout, LinearI8};
+
+use super::calibration::Calibration;
+use super::formats::{ChosenFormats, output, rows};
+use super::linear::{QuantizedLinear, multiplier, quantize_rows};
+use super::trained::{Trained, attention_of, is_cached};
+
+/// Writes formats and tensors.
+pub fn write(
+    trained: &Trained<'_>,
+    calibration: &Calibration,
+    file: &mut FileBuilder,
+) -> Result<()> {
+    let formats = ChosenFormats::choose(trained, calibration)?;
+    file.formats(|slot| formats.get(slot));
+    let exporter = Exporter { trained, calibration, formats };
+    file.tensors(|slot, kind| {
+        exporter.tensor(slot, kind).with_context(|| format!("tensor `{slot}`"))
+    })
+}
+
+struct Exporter<'a> {
+    trained: &'a Trained<'a>,
+    calibration: &'a Calibration,
+    formats: ChosenFormats,
+}
+
+/// Shift of an `i8` operand of the embedding before its rescale.
+const EMBEDDING_SHIFT: i32 = 24;
+/// Fractional bits of a normalised element of LayerNorm.
+const NORMALIZED_FRAC_BITS: i32 = 20;
+/// Fractional bits of the exponent of softmax.
+const EXPONENT_BITS: i32 = 12;
+/// Fractional bits of a probability of softmax.
+const PROBABILITY_BITS: i32 = 15;
+
+impl Exporter<'_> {
+    fn tensor(&self, slot: Slot, kind: Kind) -> Result<Vec<u8>> {
+        match kind {
+            Kind::LinearI8 => self.linear(slot),
+            Kind::NormI32 => self.norm(slot),
+            Kind::Heads => self.heads(slot),
+            Kind::Multipliers => {
+                let table = self.rows(slot_of_table(slot))?;
+                let multipliers = self.embedding_multipliers(slot, &table)?;
+                Ok(multipliers.iter().flat_map(|m| m.to_le_bytes()).collect())
+            }
+            Kind::Frequencies => {
+                let pairs = self.trained.frequencies();
+                Ok(pairs.iter().flatten().flat_map(|q| q.to_le_bytes()).collect())
+            }
+            Kind::Absent | Kind::LinearF16 | Kind::NormF16 => Ok(Vec::new()),
+        }
+    }
+
+    fn linear(&self, slot: Slot) -> Result<Vec<u8>> {
+        let quantized = self.rows(slot)?;
+        let is_output = slot == Slot::Output
+            || (slot == Slot::TargetEmbedding && self.trained.config.output.is_tied());
+        let multipliers = if is_cached(slot) {
+            self.cached_multipliers(slot, &quantized)?
+        } else if is_output {
+            self.multipliers(slot, ActivationSlot::Logits, &quantized)?
+        } else if let Some(output) = output(slot) {
+            self.multipliers(slot, output, &quantized)?
+        } else {
+            self.embedding_multipliers(slot, &quantized)?
+        };
+        let QuantizedLinear { weights, bias, .. } = quantized;
+        Ok(LinearI8::pack(Layout::RowMajor, &weights, &bias, &multipliers))
+    }
+
+    fn rows(&self, slot: Slot) -> Result<QuantizedLinear> {
+        let config = &self.trained.config;
+        let (weights, bias) = self.trained.linear(slot, rows(config, slot))?;
+        let (x_step, x_max) = match slot.input(config) {
+            Some(input) => (self.formats.step(input), self.formats.get(input).max_abs()),
+            None => (1.0, 1),
+        };
+        Ok(quantize_rows(weights, &bias, x_step, x_max))
+    }
+
+    /// From the accumulator to the output: `step * x_step / out_step`.
+    fn multipliers(
+        &self,
+        slot: Slot,
+        output: ActivationSlot,
+        quantized: &QuantizedLinear,
+    ) -> Result<Vec<i32>> {
+        let input = slot.input(&self.trained.config).context("reads no activation")?;
+        let scale = self.formats.step(input) / self.formats.step(output);
+        quantized.steps.iter().map(|step| multiplier(step * scale)).collect()
+    }
+
+    /// From the accumulator to 8-bit keys or values, whose step is their head's.
+    fn cached_multipliers(&self, slot: Slot, quantized: &QuantizedLinear) -> Result<Vec<i32>> {
+        let config = &self.trained.config;
+        let input = slot.input(config).context("reads no activation")?;
+        let (n_heads, _) = attention_of(config, slot);
+        let d_k = usize::from(config.d_model) / n_heads;
+        let name = slot.to_string();
+        let rows = quantized.steps.iter().enumerate();
+        rows.map(|(row, step)| {
+            let cached_step = self.calibration.cached_step(&name, row / d_k);
+            multiplier(step * self.formats.step(input) / cached_step)
+        })
+        .collect()
+    }
+
+    /// From a shifted weight to the embedding: token embeddings are scaled by `sqrt(d_model)`.
+    fn embedding_multipliers(&self, slot: Slot, table: &QuantizedLinear) -> Result<Vec<i32>> {
+        let (output, scale) = match slot {
+            Slot::SourceEmbedding => (ActivationSlot::EncoderEmbed, true),
+            Slot::SourcePositions => (ActivationSlot::EncoderEmbed, false),
+            Slot::TargetPositions => (ActivationSlot::DecoderEmbed, false),
+            _ => (ActivationSlot::DecoderEmbed, true),
+        };
+        let scale = if scale { f64::from(self.trained.config.d_model).sqrt() } else { 1.0 };
+        let scale = scale / self.formats.step(output) * 2_f64.powi(-EMBEDDING_SHIFT);
+        table.steps.iter().map(|step| multiplier(step * scale)).collect()
+    }
+
+    fn norm(&self, slot: Slot) -> Result<Vec<u8>> {
+        let config = &self.trained.config;
+        let (input, output) = norm_activations(self.trained, slot)?;
+        let (gamma, beta) = self.trained.norm(slot)?;
+        let d = f64::from(config.d_model);
+        let step = self.formats.step(input);
+        let eps = (f64::from(config.layer_norm_eps) * d * d / (step * step)).round().max(1.0);
+        let out_step = self.formats.step(output);
+        let mut blob = (eps as i64).to_le_bytes().to_vec();
+        for &g in gamma {
+            let scale = f64::from(g) / out_step * 2_f64.powi(-NORMALIZED_FRAC_BITS);
+            blob.extend(multiplier(scale)?.to_le_bytes());
+        }
+        for &b in beta {
+            let units = (f64::from(b) / out_step).round();
+            ensure!(units.abs() < f64::from(1 << 20), "beta {b} is too large");
+            blob.extend((units as i32).to_le_bytes());
+        }
+        Ok(blob)
+    }
+
+    /// Per head: from the scores' accumulator to the exponent of 2, and from the context's to the
+    /// output at a sum of probabilities of one.
+    fn heads(&self, slot: Slot) -> Result<Vec<u8>> {
+        let config = &self.trained.config;
+        let (n_heads, attention) = attention_of(config, slot);
+        let d_k = f64::from(config.d_model) / n_heads as f64;
+        let (query, context) = attention_activations(slot)?;
+        let mut blob = Vec::new();
+        for head in 0..n_heads {
+            let step =
+                |part: &str| self.calibration.cached_step(&format!("{attention}.{part}"), head);
+            let score = self.formats.step(query) * step("key") / d_k.sqrt();
+            let score = score * std::f64::consts::LOG2_E * 2_f64.powi(EXPONENT_BITS);
+            let context =
+                step("value") / self.formats.step(context) * 2_f64.powi(-PROBABILITY_BITS);
+            blob.extend(multiplier(score)?.to_le_bytes());
+            blob.extend(multiplier(context)?.to_le_bytes());
+        }
+        Ok(blob)
+    }
+}
+
+fn slot_of_table(slot: Slot) -> Slot {
+    match slot {
+        Slot::TargetEmbeddingScale => Slot::TargetEmbedding,
+        other => other,
+    }
+}
+
+/// Query and context of the attention whose heads' constants lie at `slot`.
+fn attention_activations(slot: Slot) -> Result<(ActivationSlot, ActivationSlot)> {
+    use {DecoderActivation as D, EncoderActivation as E};
+    match slot {
+        Slot::Encoder(l, _) => {
+            Ok((ActivationSlot::Encoder(l, E::Query), ActivationSlot::Encoder(l, E::Context)))
+        }
+        Slot::Decoder(l, DecoderSlot::Heads) => {
+            Ok((ActivationSlot::Decoder(l, D::Query), ActivationSlot::Decoder(l, D::Context)))
+        }
+        Slot::Decoder(l, _) => Ok((
+            ActivationSlot::Decoder(l, D::CrossQuery),
+            ActivationSlot::Decoder(l, D::CrossContext),
+        )),
+        _ => anyhow::bail!("no heads"),
+    }
+}
+
+/// What a LayerNorm reads and writes.
+fn norm_activations(trained: &Trained<'_>, slot: Slot) -> Result<(ActivationSlot, ActivationSlot)> {
+    use {DecoderActivation as D, EncoderActivation as E};
+    let config = &trained.config;
+    let pre = config.norm == NormPlace::Pre;
+    let encoder = |l, a| ActivationSlot::Encoder(l, a);
+    let decoder = |l, a| ActivationSlot::Decoder(l, a);
+    let (before, sum, out) = match slot {
+        Slot::EncoderNorm => {
+            let last = ActivationSlot::encoder_stream(config, config.encoder.n_layers);
+            (last, last, ActivationSlot::Memory)
+        }
+        Slot::DecoderNorm => {
+            let last = ActivationSlot::decoder_stream(config, config.decoder.n_layers);
+            (last, last, ActivationSlot::DecoderFinal)
+        }
+        Slot::Encoder(l, EncoderSlot::Norm1) => {
+            (ActivationSlot::encoder_stream(config, l), encoder(l, E::Sum1), encoder(l, E::Norm1))
+        }
+        Slot::Encoder(l, EncoderSlot::Norm2) => {
+            (encoder(l, E::Sum1), encoder(l, E::Sum2), encoder(l, E::Norm2))
+        }
+        Slot::Decoder(l, DecoderSlot::Norm1) => {
+            (ActivationSlot::decoder_stream(config, l), decoder(l, D::Sum1), decoder(l, D::Norm1))
+        }
+        Slot::Decoder(l, DecoderSlot::Norm2) => {
+            (decoder(l, D::Sum1), decoder(l, D::Sum2), decoder(l, D::Norm2))
+        }
+        Slot::Decoder(l, DecoderSlot::Norm3) => {
+            (decoder(l, D::Sum2), decoder(l, D::Sum3), decoder(l, D::Norm3))
+        }
+        _ => anyhow::bail!("no LayerNorm"),
+    };
+    Ok((if pre { before } else { sum }, out))
+}

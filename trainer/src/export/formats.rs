@@ -1,0 +1,184 @@
+//! Q formats of all activations, from what calibration saw.
+
+use anyhow::Result;
+use model_format::config::ModelConfig;
+use model_format::directory::{Kind, Slot};
+use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
+use model_format::numeric::QFormat;
+
+use super::calibration::Calibration;
+use super::linear::{quantize_rows, row_bound};
+use super::trained::{Trained, is_cached};
+
+/// Room above the largest magnitude that calibration saw.
+const HEADROOM: f64 = 1.1;
+/// Most fractional bits that a file allows.
+const MAX_FRAC_BITS: i32 = 20;
+/// Largest real scale of one rescale, with room for rounding.
+const MAX_SCALE: f64 = 0.499;
+
+/// The chosen formats, by place in the list.
+pub struct ChosenFormats {
+    config: ModelConfig,
+    formats: Vec<QFormat>,
+}
+
+impl ChosenFormats {
+    /// Chooses every format: as many fractional bits as the seen range allows, fewer where a
+    /// multiplier would not fit, and 15 bits where a row of the reader needs it.
+    pub fn choose(trained: &Trained<'_>, calibration: &Calibration) -> Result<Self> {
+        let config = trained.config;
+        let mut chosen = Self { config, formats: Vec::new() };
+        for slot in ActivationSlot::all(&config) {
+            let bits = reader_bits(trained, slot)?;
+            let frac_bits = match slot {
+                ActivationSlot::Logits => 0,
+                _ => frac_bits(calibration.max_abs(&name(&config, slot)), bits),
+            };
+            let bits = if slot == ActivationSlot::Logits { 32 } else { bits };
+            chosen.formats.push(QFormat { frac_bits, bits });
+        }
+        for slot in Slot::all(&config) {
+            chosen.fit_output(trained, slot)?;
+        }
+        if !config.final_norm {
+            let (encoder, decoder) = (config.encoder.n_layers, config.decoder.n_layers);
+            let memory = chosen.get(ActivationSlot::encoder_stream(&config, encoder));
+            chosen.set(ActivationSlot::Memory, memory);
+            let hidden = chosen.get(ActivationSlot::decoder_stream(&config, decoder));
+            chosen.set(ActivationSlot::DecoderFinal, hidden);
+        }
+        chosen.choose_logits(trained)?;
+        Ok(chosen)
+    }
+
+    /// The format of an activation.
+    pub fn get(&self, slot: ActivationSlot) -> QFormat {
+        self.formats[slot.index(&self.config)]
+    }
+
+    /// The real value of one unit of an activation.
+    pub fn step(&self, slot: ActivationSlot) -> f64 {
+        2_f64.powi(-i32::from(self.get(slot).frac_bits))
+    }
+
+    fn set(&mut self, slot: ActivationSlot, format: QFormat) {
+        self.formats[slot.index(&self.config)] = format;
+    }
+
+    /// Takes fractional bits from the output of a linear tensor until its multipliers fit.
+    fn fit_output(&mut self, trained: &Trained<'_>, slot: Slot) -> Result<()> {
+        let (Some(input), Some(output)) = (slot.input(&self.config), output(slot)) else {
+            return Ok(());
+        };
+        let steps = self.row_steps(trained, slot, input)?;
+        let mut format = self.get(output);
+        let scale = |f: QFormat| steps * self.step(input) * 2_f64.powi(f.frac_bits.into());
+        while format.frac_bits > 0 && scale(format) > MAX_SCALE {
+            format.frac_bits -= 1;
+        }
+        self.set(output, format);
+        Ok(())
+    }
+
+    /// The largest step of a row of `slot`.
+    fn row_steps(&self, trained: &Trained<'_>, slot: Slot, input: ActivationSlot) -> Result<f64> {
+        let rows = rows(&self.config, slot);
+        let (weights, bias) = trained.linear(slot, rows)?;
+        let x_max = self.get(input).max_abs();
+        let quantized = quantize_rows(weights, &bias, self.step(input), x_max);
+        Ok(quantized.steps.iter().copied().fold(0.0, f64::max))
+    }
+
+    /// As many fractional bits as the multipliers of the output layer allow.
+    fn choose_logits(&mut self, trained: &Trained) -> Result<()> {
+        let slot = match self.config.output.is_tied() {
+            true => Slot::TargetEmbedding,
+            false => Slot::Output,
+        };
+        let input = ActivationSlot::DecoderFinal;
+        let scale = self.row_steps(trained, slot, input)? * self.step(input);
+        let bits = (MAX_SCALE / scale).log2().floor().clamp(0.0, MAX_FRAC_BITS.into());
+        self.set(ActivationSlot::Logits, QFormat { frac_bits: bits as i8, bits: 32 });
+        Ok(())
+    }
+}
+
+/// Rows of a tensor of the file.
+pub fn rows(config: &ModelConfig, slot: Slot) -> usize {
+    slot.expected(model_format::config::Precision::FixedPoint, config).rows.into()
+}
+
+/// The name under which calibration saw an activation.
+fn name(config: &ModelConfig, slot: ActivationSlot) -> String {
+    let slot = match slot {
+        ActivationSlot::Memory if !config.final_norm => {
+            ActivationSlot::encoder_stream(config, config.encoder.n_layers)
+        }
+        ActivationSlot::DecoderFinal if !config.final_norm => {
+            ActivationSlot::decoder_stream(config, config.decoder.n_layers)
+        }
+        other => other,
+    };
+    slot.to_string()
+}
+
+/// As many fractional bits as keep `max` times the headroom inside `bits`.
+fn frac_bits(max: f32, bits: u8) -> i8 {
+    let top = f64::from((1_u32 << (bits - 1)) - 1);
+    let room = top / (f64::from(max) * HEADROOM).max(f64::MIN_POSITIVE);
+    room.log2().floor().clamp(0.0, MAX_FRAC_BITS.into()) as i8
+}
+
+/// 16, or 15 where a row of a tensor that reads `slot` could leave its accumulator otherwise.
+fn reader_bits(trained: &Trained<'_>, slot: ActivationSlot) -> Result<u8> {
+    let config = &trained.config;
+    for reader in Slot::all(config) {
+        let expected = reader.expected(model_format::config::Precision::FixedPoint, config);
+        if reader.input(config) != Some(slot) || expected.kind != Kind::LinearI8 {
+            continue;
+        }
+        let (weights, bias) = trained.linear(reader, expected.rows.into())?;
+        let cols = usize::from(expected.cols);
+        // Without the bias, whose share is below a quarter of the range by construction.
+        let quantized = quantize_rows(weights, &vec![0.0; bias.len()], 1.0, 1);
+        let bounds =
+            quantized.weights.chunks_exact(cols).map(|row| row_bound(row, 1 << 29, 1 << 15));
+        if bounds.max().is_some_and(|bound| bound > i64::from(i32::MAX)) {
+            return Ok(15);
+        }
+    }
+    Ok(16)
+}
+
+/// The `i16` activation that a linear tensor writes; caches and logits have scales of their own.
+pub fn output(slot: Slot) -> Option<ActivationSlot> {
+    use model_format::directory::{DecoderSlot as D, EncoderSlot as E};
+    use {DecoderActivation as DA, EncoderActivation as EA};
+    match slot {
+        _ if is_cached(slot) => None,
+        Slot::Encoder(layer, slot) => {
+            let activation = match slot {
+                E::Query => EA::Query,
+                E::Output => EA::Sum1,
+                E::Linear1 => EA::Hidden,
+                E::Linear2 => EA::Sum2,
+                _ => return None,
+            };
+            Some(ActivationSlot::Encoder(layer, activation))
+        }
+        Slot::Decoder(layer, slot) => {
+            let activation = match slot {
+                D::Query => DA::Query,
+                D::Output => DA::Sum1,
+                D::CrossQuery => DA::CrossQuery,
+                D::CrossOutput => DA::Sum2,
+                D::Linear1 => DA::Hidden,
+                D::Linear2 => DA::Sum3,
+                _ => return None,
+            };
+            Some(ActivationSlot::Decoder(layer, activation))
+        }
+        _ => None,
+    }
+}
