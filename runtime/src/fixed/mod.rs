@@ -3,6 +3,8 @@
 mod linear;
 mod norm;
 mod softmax;
+#[cfg(test)]
+mod tests;
 
 use model_format::Model;
 use model_format::NormI32;

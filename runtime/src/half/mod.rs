@@ -2,6 +2,8 @@
 
 mod linear;
 mod math;
+#[cfg(test)]
+mod tests;
 
 use model_format::config::Precision as Stored;
 use model_format::directory::Slot;

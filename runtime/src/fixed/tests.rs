@@ -1,0 +1,220 @@
+//! Every layer operation against `f64`, on the same integers, within stated units of the output.
+
+use std::vec::Vec;
+
+use model_format::NormI32;
+use model_format::layout::{Layout, LinearI8};
+use proptest::prelude::*;
+
+use super::{Embedding, FixedPoint, Range, Residual};
+use crate::precision::{AttentionScratch, HeadCache, Position, Precision, Rows};
+
+const WIDE: Range = Range { low: -32768, high: 32767, ..NO_TENSOR };
+#[cfg(feature = "saturation-counts")]
+const NO_TENSOR: Range = Range { low: 0, high: 0, tensor: usize::MAX };
+#[cfg(not(feature = "saturation-counts"))]
+const NO_TENSOR: Range = Range { low: 0, high: 0 };
+
+/// A matrix of any shape with its input, as plain vectors.
+#[derive(Debug)]
+struct Case {
+    cols: usize,
+    weights: Vec<i8>,
+    bias: Vec<i32>,
+    multipliers: Vec<i32>,
+    x: Vec<i16>,
+}
+
+impl Case {
+    fn linear(&self) -> LinearI8<'_> {
+        LinearI8 {
+            layout: Layout::RowMajor,
+            rows: self.bias.len(),
+            cols: self.cols,
+            weights: &self.weights,
+            bias: &self.bias,
+            multipliers: &self.multipliers,
+        }
+    }
+
+    /// `(b + W x) m / 2^32`, the real value of every output in its own units.
+    fn truth(&self) -> Vec<f64> {
+        let rows = self.weights.chunks_exact(self.cols);
+        let constants = self.bias.iter().zip(&self.multipliers);
+        rows.zip(constants)
+            .map(|(row, (&bias, &m))| {
+                let sum: i64 =
+                    row.iter().zip(&self.x).map(|(&w, &x)| i64::from(w) * i64::from(x)).sum();
+                (sum + i64::from(bias)) as f64 * f64::from(m) / 2_f64.powi(32)
+            })
+            .collect()
+    }
+}
+
+/// Shapes with every remainder of the block of four; multipliers that reach saturation.
+fn case() -> impl Strategy<Value = Case> {
+    (1_usize..14, 1_usize..40).prop_flat_map(|(rows, cols)| {
+        (
+            prop::collection::vec(-127_i8..=127, rows * cols),
+            prop::collection::vec(-(1_i32 << 24)..1 << 24, rows),
+            prop::collection::vec(0_i32..1 << 25, rows),
+            prop::collection::vec(any::<i16>(), cols),
+        )
+            .prop_map(move |(weights, bias, multipliers, x)| Case {
+                cols,
+                weights,
+                bias,
+                multipliers,
+                x,
+            })
+    })
+}
+
+fn check(
+    ours: &[i16],
+    truth: impl IntoIterator<Item = f64>,
+    bound: f64,
+) -> Result<(), TestCaseError> {
+    for (&ours, truth) in ours.iter().zip(truth) {
+        let truth = truth.clamp(-32768.0, 32767.0);
+        prop_assert!((f64::from(ours) - truth).abs() <= bound, "{ours} is not {truth}");
+    }
+    Ok(())
+}
+
+/// One rounding: half a unit.
+const ROUNDED_ONCE: f64 = 0.5 + 1e-9;
+/// Two roundings, summed: a unit.
+const ROUNDED_TWICE: f64 = 1.0 + 1e-9;
+
+proptest! {
+    #[test]
+    fn project_is_within_half_a_unit(case in case()) {
+        let mut out = vec![0; case.bias.len()];
+        FixedPoint::project(&case.linear(), &case.x, WIDE, &mut out);
+        check(&out, case.truth(), ROUNDED_ONCE)?;
+        FixedPoint::project_relu(&case.linear(), &case.x, WIDE, &mut out);
+        check(&out, case.truth().into_iter().map(|v| v.max(0.0)), ROUNDED_ONCE)?;
+    }
+
+    #[test]
+    fn project_add_is_within_a_unit(case in case(), exponent in 12_u32..24, seed in any::<i16>()) {
+        let residual = Residual { multiplier: 1 << exponent, range: WIDE };
+        let stream: Vec<i16> = (0..case.bias.len()).map(|i| seed.wrapping_mul(i as i16 + 3)).collect();
+        let mut sum = stream.clone();
+        FixedPoint::project_add(&case.linear(), &case.x, residual, &mut sum);
+        let scale = 2_f64.powi(exponent as i32 + 14 - 32);
+        let truth = case.truth().into_iter().zip(&stream).map(|(v, &s)| v + f64::from(s) * scale);
+        check(&sum, truth, ROUNDED_TWICE)?;
+    }
+
+    #[test]
+    fn cache_and_logits_are_within_half_a_unit(case in case()) {
+        let mut cached = Vec::new();
+        let range = Range { low: -127, high: 127, ..NO_TENSOR };
+        FixedPoint::project_cached(&case.linear(), &case.x, range, |row, v| cached.push((row, v)));
+        let mut logits = Vec::new();
+        FixedPoint::project_logits(&case.linear(), &case.x, |row, v| logits.push((row, v)));
+        prop_assert_eq!(logits.len(), case.bias.len());
+        for (row, truth) in case.truth().into_iter().enumerate() {
+            prop_assert_eq!((cached[row].0, logits[row].0), (row, row));
+            prop_assert!((f64::from(logits[row].1) - truth).abs() <= ROUNDED_ONCE);
+            let truth = truth.clamp(-127.0, 127.0);
+            prop_assert!((f64::from(cached[row].1) - truth).abs() <= ROUNDED_ONCE);
+        }
+    }
+
+    /// Half a unit of the last rounding, and one unit of Q20 times a multiplier below 2^26.
+    #[test]
+    fn layer_norm_is_within_half_a_unit(
+        (x, gamma, beta) in (2_usize..200).prop_flat_map(|d| (
+            prop::collection::vec(any::<i16>(), d),
+            prop::collection::vec(-(1_i32 << 26)..1 << 26, d),
+            prop::collection::vec(-4096_i32..4096, d),
+        )),
+        eps in 1_i64..1 << 30,
+    ) {
+        let norm = NormI32 { eps, gamma: &gamma, beta: &beta };
+        let mut out = vec![0; x.len()];
+        FixedPoint::layer_norm(&norm, &x, WIDE, &mut out);
+        let n = x.len() as f64;
+        let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+        let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
+        let deviation = (variance + eps as f64 / (n * n)).sqrt();
+        let truth = x.iter().zip(gamma.iter().zip(&beta)).map(|(&x, (&g, &b))| {
+            (f64::from(x) - mean) / deviation * f64::from(g) * 2_f64.powi(20 - 32) + f64::from(b)
+        });
+        check(&out, truth, ROUNDED_ONCE + 2_f64.powi(26 - 32))?;
+        let mut in_place = x.clone();
+        FixedPoint::layer_norm_in_place(&norm, WIDE, &mut in_place);
+        prop_assert_eq!(in_place, out);
+    }
+
+    #[test]
+    fn embedding_is_within_a_unit(
+        row in prop::collection::vec(-127_i8..=127, 8),
+        multiplier in 0_i32..1 << 22,
+        rotation in prop::collection::vec([-(1_i32 << 30)..=1 << 30, -(1_i32 << 30)..=1 << 30], 4),
+        frac_bits in 0_u32..16,
+    ) {
+        let table = LinearI8 {
+            layout: Layout::RowMajor, rows: 1, cols: 8, weights: &row, bias: &[0], multipliers: &[0],
+        };
+        let multipliers = [multiplier];
+        let embedding =
+            Embedding { table, multipliers: &multipliers, range: WIDE, position_shift: 30 - frac_bits };
+        let words = row.iter().map(|&w| f64::from(w) * f64::from(multiplier) * 2_f64.powi(24 - 32));
+        let words: Vec<f64> = words.collect();
+        let scale = 2_f64.powi(frac_bits as i32 - 30);
+        let mut out = [0; 8];
+        for interleaved in [true, false] {
+            FixedPoint::embed(&embedding, 0, &Position::Sinusoidal { rotation: &rotation, interleaved }, &mut out);
+            let wave = |c: usize| match interleaved {
+                true => rotation[c / 2][c % 2],
+                false => rotation[c % 4][c / 4],
+            };
+            let truth = words.iter().enumerate().map(|(c, w)| w + f64::from(wave(c)) * scale);
+            check(&out, truth, ROUNDED_TWICE)?;
+        }
+        FixedPoint::embed(&embedding, 0, &Position::Learned { table: embedding, position: 0 }, &mut out);
+        check(&out, words.iter().map(|w| 2.0 * w), ROUNDED_TWICE)?;
+    }
+
+    /// Half a unit of the last rounding, one unit of Q15 in every probability (against a sum of at
+    /// least one) and the rounding of the exponent to Q12, in a context of at most 127 values.
+    #[test]
+    fn attention_is_within_its_bound(
+        (keys, values, query) in (1_usize..9, 1_usize..30).prop_flat_map(|(d_k, len)| (
+            prop::collection::vec(-127_i8..=127, d_k * len),
+            prop::collection::vec(-127_i8..=127, d_k * len),
+            prop::collection::vec(any::<i16>(), d_k),
+        )),
+        score in 0_i32..1 << 14,
+        context in 0_i32..1 << 24,
+    ) {
+        let d_k = query.len();
+        let len = keys.len() / d_k;
+        let heads: &[[i32; 2]] = &[[score, context]];
+        let (mut scores, mut probabilities, mut out) = (vec![0; len], vec![0; len], vec![0; d_k]);
+        let cache = HeadCache {
+            keys: Rows { data: &keys, stride: d_k, rows: len, cols: d_k },
+            values: Rows { data: &values, stride: len, rows: d_k, cols: len },
+        };
+        let scratch = AttentionScratch { scores: &mut scores, probabilities: &mut probabilities };
+        FixedPoint::attend(&heads, 0, &query, cache, scratch, WIDE, &mut out);
+
+        let exponents: Vec<f64> = keys.chunks_exact(d_k).map(|key| {
+            let dot: i64 = key.iter().zip(&query).map(|(&k, &q)| i64::from(k) * i64::from(q)).sum();
+            dot as f64 * f64::from(score) / 2_f64.powi(32 + 12)
+        }).collect();
+        let max = exponents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let powers: Vec<f64> = exponents.iter().map(|e| (e - max).exp2()).collect();
+        let sum: f64 = powers.iter().sum();
+        let unit = f64::from(context) * 2_f64.powi(15 - 32);
+        let truth = values.chunks_exact(len).map(|row| {
+            row.iter().zip(&powers).map(|(&v, p)| f64::from(v) * p / sum).sum::<f64>() * unit
+        });
+        let probability_error = len as f64 / 32767.0 + 2.0 * 2_f64.ln() * 2_f64.powi(-13);
+        check(&out, truth, ROUNDED_ONCE + 2.0 * 127.0 * unit * probability_error)?;
+    }
+}
