@@ -83,6 +83,11 @@ impl From<Tokenizer> for Stored {
 }
 
 impl Tokenizer {
+    /// A vocabulary of known symbols, by id; the first four are the special ones.
+    pub fn from_symbols(splitting: Splitting, symbols: Vec<String>) -> Self {
+        Stored { splitting, symbols }.into()
+    }
+
     /// The vocabulary of some texts: special symbols, then all symbols in code point order.
     pub fn build<'a>(
         splitting: Splitting,
@@ -98,7 +103,7 @@ impl Tokenizer {
             symbols.len(),
             u16::MAX
         );
-        Ok(Stored { splitting, symbols }.into())
+        Ok(Self::from_symbols(splitting, symbols))
     }
 
     /// The special ids of every vocabulary made here.
