@@ -1,14 +1,14 @@
 //! Multi-head attention over packed sentences: no padding exists, so masking is exact.
 //!
-//! Each (sentence, head) works on small tiles copied to contiguous memory with rows padded to whole
-//! vectors; the padding is zero and its results are never read.
+//! Each (sentence, head) is a few small products. Rows of scores and probabilities are padded to whole
+//! vectors; the padding of probabilities is zero.
 
 use multiversion::multiversion;
 
 use super::kernels::exp;
 use crate::rng::Mask;
 
-/// Numbers to a vector of the tiles.
+/// Numbers to a vector.
 const LANES: usize = 8;
 
 /// The length of a row of `n` probabilities with its padding.
@@ -63,22 +63,9 @@ impl Shape<'_> {
 /// Tiles of one head, reused for all.
 #[derive(Default)]
 pub struct Tiles {
-    a: Vec<f32>,
-    b: Vec<f32>,
-    c: Vec<f32>,
-    d: Vec<f32>,
-    e: Vec<f32>,
-}
-
-/// Copies the head's rows to `[len, pad(d_k)]`.
-#[inline(always)]
-fn load(tile: &mut Vec<f32>, x: Columns, span: Span, head: usize, d_k: usize) {
-    let width = pad(d_k);
-    tile.clear();
-    tile.resize(span.1 * width, 0.0);
-    for (i, out) in tile.chunks_exact_mut(width).enumerate() {
-        out[..d_k].copy_from_slice(x.row(span.0 + i, head, d_k));
-    }
+    transposed: Vec<f32>,
+    scores: Vec<f32>,
+    dropped: Vec<f32>,
 }
 
 /// Copies the head's rows, transposed, to `[d_k, pad(len)]`.
@@ -94,29 +81,84 @@ fn load_transposed(tile: &mut Vec<f32>, x: Columns, span: Span, head: usize, d_k
     }
 }
 
-/// `out[i, ..] = sum over p of a[i * row + p * col] * b[p, ..]`, where `b` is `[k, width]` and `out`
-/// `[m, width]`, the width being a multiple of `LANES`.
+/// A matrix in a buffer, with a stride for each direction.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    data: &'a [f32],
+    row: usize,
+    col: usize,
+}
+
+impl<'a> View<'a> {
+    /// `[rows, width]`, row-major.
+    fn tile(data: &'a [f32], width: usize) -> Self {
+        Self { data, row: width, col: 1 }
+    }
+
+    fn t(self) -> Self {
+        Self { row: self.col, col: self.row, ..self }
+    }
+}
+
+impl<'a> Columns<'a> {
+    /// The head's rows of a sentence.
+    fn head(&self, span: Span, head: usize, d_k: usize) -> View<'a> {
+        let first = span.0 * self.stride + self.first + head * d_k;
+        View { data: &self.data[first.min(self.data.len())..], row: self.stride, col: 1 }
+    }
+}
+
+/// What follows in a buffer; nothing after its end, where an empty sentence may lie.
 #[inline(always)]
-fn tile_product(
+fn from(buffer: &mut [f32], first: usize) -> &mut [f32] {
+    let first = first.min(buffer.len());
+    &mut buffer[first..]
+}
+
+/// `out = a b`, where `b` (whose columns lie side by side) and `out` have `width` columns, and rows of
+/// `out` begin every `stride` numbers. Every element is summed in the order of `k`.
+#[inline(always)]
+fn small_product(
     out: &mut [f32],
-    a: &[f32],
-    (row, col): (usize, usize),
-    b: &[f32],
+    stride: usize,
+    a: View,
+    b: View,
     (m, k, width): (usize, usize, usize),
 ) {
     for i in 0..m {
-        for first in (0..width).step_by(LANES) {
-            let mut sum = [0f32; LANES];
-            for p in 0..k {
-                let factor = a[i * row + p * col];
-                let b = &b[p * width + first..][..LANES];
-                for (s, &b) in sum.iter_mut().zip(b) {
-                    *s += factor * b;
-                }
-            }
-            out[i * width + first..][..LANES].copy_from_slice(&sum);
+        let out = &mut out[i * stride..][..width];
+        let a = View { data: &a.data[(i * a.row).min(a.data.len())..], ..a };
+        let mut first = 0;
+        while first < width {
+            let out = &mut out[first..];
+            first += match width - first {
+                32.. => lanes::<32>(out, a, b, first, k),
+                24.. => lanes::<24>(out, a, b, first, k),
+                20.. => lanes::<20>(out, a, b, first, k),
+                16.. => lanes::<16>(out, a, b, first, k),
+                8.. => lanes::<8>(out, a, b, first, k),
+                4.. => lanes::<4>(out, a, b, first, k),
+                _ => lanes::<1>(out, a, b, first, k),
+            };
         }
     }
+}
+
+/// `N` columns of one row of [`small_product`], from the column `first`; returns `N`.
+#[inline(always)]
+fn lanes<const N: usize>(out: &mut [f32], a: View, b: View, first: usize, k: usize) -> usize {
+    let mut sums = [0f32; N];
+    for p in 0..k {
+        let factor = a.data[p * a.col];
+        let Some(b) = b.data[p * b.row + first..].first_chunk::<N>() else { break };
+        for l in 0..N {
+            sums[l] += factor * b[l];
+        }
+    }
+    if let Some(out) = out.first_chunk_mut::<N>() {
+        *out = sums;
+    }
+    N
 }
 
 /// Softmax of one row of scores over its first `visible` numbers; the rest becomes zero.
@@ -149,27 +191,23 @@ pub fn attend(
     context: &mut [f32],
 ) {
     let Shape { n_heads, d_k, .. } = *shape;
-    let scale = 1.0 / (d_k as f32).sqrt();
-    let (width, d_model) = (pad(d_k), n_heads * d_k);
-    let Tiles { a: queries, b: keys, c: values, d: out, e: dropped } = tiles;
+    let (scale, d_model) = (1.0 / (d_k as f32).sqrt(), n_heads * d_k);
     let mut at = 0;
     for (&q_span, &k_span) in shape.query_spans.iter().zip(shape.key_spans) {
         let (q_len, k_len, k_width) = (q_span.1, k_span.1, pad(k_span.1));
         for head in 0..n_heads {
-            load(queries, q, q_span, head, d_k);
-            load_transposed(keys, k, k_span, head, d_k);
-            load(values, v, k_span, head, d_k);
+            load_transposed(&mut tiles.transposed, k, k_span, head, d_k);
             let p = &mut probs[at..at + q_len * k_width];
-            tile_product(p, queries, (width, 1), keys, (q_len, d_k, k_width));
+            let (queries, keys) =
+                (q.head(q_span, head, d_k), View::tile(&tiles.transposed, k_width));
+            small_product(p, k_width, queries, keys, (q_len, d_k, k_width));
             for (i, row) in p.chunks_exact_mut(k_width.max(1)).enumerate() {
                 let visible = if shape.causal { k_len.min(i + 1) } else { k_len };
                 softmax_row(row, visible, scale);
             }
-            let p = drop_probs(p, shape.mask, at, dropped);
-            out.clear();
-            out.resize(q_len * width, 0.0);
-            tile_product(out, p, (k_width, 1), values, (q_len, k_len, width));
-            store(context, out, q_span, (head, d_k), (d_model, 0));
+            let p = View::tile(drop_probs(p, shape.mask, at, &mut tiles.dropped), k_width);
+            let out = from(context, q_span.0 * d_model + head * d_k);
+            small_product(out, d_model, p, v.head(k_span, head, d_k), (q_len, k_len, d_k));
             at += q_len * k_width;
         }
     }
@@ -189,20 +227,6 @@ fn drop_probs<'a>(
     dropped
 }
 
-/// Writes a tile `[len, pad(d_k)]` to the head's columns of a buffer.
-#[inline(always)]
-fn store(
-    out: &mut [f32],
-    tile: &[f32],
-    span: Span,
-    (head, d_k): (usize, usize),
-    (stride, first): (usize, usize),
-) {
-    for (i, row) in tile.chunks_exact(pad(d_k)).take(span.1).enumerate() {
-        out[(span.0 + i) * stride + first + head * d_k..][..d_k].copy_from_slice(&row[..d_k]);
-    }
-}
-
 /// Where the gradients of one attention go: `query` is `[rows, d_model]`, `key_value`
 /// `[rows, 2 d_model]`. Every row within a span is overwritten.
 pub struct AttentionGradients<'a> {
@@ -212,7 +236,7 @@ pub struct AttentionGradients<'a> {
     pub key_value: &'a mut [f32],
 }
 
-/// Gradient through `attend`, from that of the context `[rows, d_model]`.
+/// Gradient through [`attend`], from that of the context `[rows, d_model]`.
 #[allow(clippy::too_many_arguments)] // three inputs, their probabilities, one gradient in, one out
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn attend_backward(
@@ -226,48 +250,52 @@ pub fn attend_backward(
     gradients: &mut AttentionGradients,
 ) {
     let Shape { n_heads, d_k, .. } = *shape;
-    let scale = 1.0 / (d_k as f32).sqrt();
-    let (width, d_model) = (pad(d_k), n_heads * d_k);
+    let (scale, d_model) = (1.0 / (d_k as f32).sqrt(), n_heads * d_k);
     let d_context = Columns { data: d_context, stride: d_model, first: 0 };
-    let Tiles { a: x, b: y, c: d_scores, d: out, e: dropped } = tiles;
+    let Tiles { transposed, scores: d_scores, dropped } = tiles;
     let mut at = 0;
     for (&q_span, &k_span) in shape.query_spans.iter().zip(shape.key_spans) {
         let (q_len, k_len, k_width) = (q_span.1, k_span.1, pad(k_span.1));
         for head in 0..n_heads {
             let p = &probs[at..at + q_len * k_width];
+            let d_context = d_context.head(q_span, head, d_k);
+            let d_query = from(gradients.query, q_span.0 * d_model + head * d_k);
+            let d_kv = from(gradients.key_value, k_span.0 * 2 * d_model + head * d_k);
             // d_values = probs^T d_context
-            load(x, d_context, q_span, head, d_k);
-            out.clear();
-            out.resize(k_len.max(q_len) * width, 0.0);
-            let kept = drop_probs(p, shape.mask, at, dropped);
-            tile_product(out, kept, (1, k_width), x, (k_len, q_len, width));
-            store(gradients.key_value, out, k_span, (head, d_k), (2 * d_model, d_model));
+            let kept = View::tile(drop_probs(p, shape.mask, at, dropped), k_width).t();
+            small_product(from(d_kv, d_model), 2 * d_model, kept, d_context, (k_len, q_len, d_k));
             // d_probs = d_context values^T, then through dropout and softmax
-            load_transposed(y, v, k_span, head, d_k);
-            d_scores.clear();
+            load_transposed(transposed, v, k_span, head, d_k);
             d_scores.resize(q_len * k_width, 0.0);
-            tile_product(d_scores, x, (width, 1), y, (q_len, d_k, k_width));
-            if let Some(mask) = shape.mask {
-                for (i, d) in d_scores.iter_mut().enumerate() {
-                    *d *= mask.factor(at + i);
-                }
-            }
-            let row_len = k_width.max(1);
-            let rows = d_scores.chunks_exact_mut(row_len).zip(p.chunks_exact(row_len));
-            for (d, p) in rows {
-                softmax_row_backward(d, p, scale);
-            }
-            // d_query = d_scores keys
-            load(y, k, k_span, head, d_k);
-            tile_product(out, d_scores, (k_width, 1), y, (q_len, k_len, width));
-            store(gradients.query, out, q_span, (head, d_k), (d_model, 0));
-            // d_keys = d_scores^T queries
-            load(x, q, q_span, head, d_k);
-            tile_product(out, d_scores, (1, k_width), x, (k_len, q_len, width));
-            store(gradients.key_value, out, k_span, (head, d_k), (2 * d_model, 0));
+            let values = View::tile(transposed, k_width);
+            small_product(d_scores, k_width, d_context, values, (q_len, d_k, k_width));
+            through_softmax(d_scores, p, (shape.mask, at), k_width, scale);
+            // d_query = d_scores keys, d_keys = d_scores^T queries
+            let (d_scores, keys) = (View::tile(d_scores, k_width), k.head(k_span, head, d_k));
+            small_product(d_query, d_model, d_scores, keys, (q_len, k_len, d_k));
+            let queries = q.head(q_span, head, d_k);
+            small_product(d_kv, 2 * d_model, d_scores.t(), queries, (k_len, q_len, d_k));
             at += q_len * k_width;
         }
     }
+}
+
+/// From the gradient of dropped probabilities to that of the scores, in place; rows of `width`.
+#[inline(always)]
+fn through_softmax(
+    d: &mut [f32],
+    p: &[f32],
+    (mask, at): (Option<Mask>, usize),
+    width: usize,
+    scale: f32,
+) {
+    if let Some(mask) = mask {
+        for (i, d) in d.iter_mut().enumerate() {
+            *d *= mask.factor(at + i);
+        }
+    }
+    let rows = d.chunks_exact_mut(width.max(1)).zip(p.chunks_exact(width.max(1)));
+    rows.for_each(|(d, p)| softmax_row_backward(d, p, scale));
 }
 
 /// Gradient through one row of softmax of scaled scores, in place.
