@@ -1,0 +1,152 @@
+//! Model files of every released version of the format, and the answers and logits they have had ever
+//! since: a later reader must still give them.
+//!
+//! Each `golden/vN/NAME.kfm` has a `NAME.tsv` beside it: a word, the answer, the hash of all logits.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kiloformer_tests::answer::run;
+use kiloformer_tests::random_model::{random_model, tiny};
+use model_format::config::{
+    ModelConfig, NormPlace, Output, Positions, Precision as Stored, StackConfig,
+};
+use model_format::header::VERSION;
+use model_format::{AlignedBytes, Model};
+use runtime::{FixedPoint, HalfFloat, Precision, Session, TypedModel, arena_len};
+
+/// From one letter to as many as the files take, with upper case and with the apostrophe.
+const WORDS: [&str; 8] =
+    ["a", "ox", "Abbey", "o'neill", "zurich", "kilobyte", "transformer", "QUICKBROWNFOXJU"];
+
+/// Of the first two hundred, one with which answers differ most from word to word.
+const FIRST_SEED: u64 = 14;
+
+fn folder(version: u16) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("golden/v{version}"))
+}
+
+/// All golden files of a version, sorted.
+fn models(version: u16) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder(version)).expect("golden files are part of the repository");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "kfm"));
+    paths.sort();
+    paths
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// One line for every word, as the `.tsv` has it.
+fn answers<'w>(file: &[u8], words: impl Iterator<Item = &'w str>) -> String {
+    let file = AlignedBytes::from(file);
+    let model = Model::from_bytes(&file).unwrap_or_else(|error| panic!("{error}"));
+    match model.header().precision {
+        Stored::FixedPoint => answers_of::<FixedPoint>(&file, words),
+        Stored::HalfFloat => answers_of::<HalfFloat>(&file, words),
+    }
+}
+
+fn answers_of<'w, P: Precision>(
+    file: &AlignedBytes,
+    words: impl Iterator<Item = &'w str>,
+) -> String {
+    let model = TypedModel::<P>::from_bytes(file).expect("a sound model");
+    let mut arena = AlignedBytes::from(&vec![0; arena_len(file)][..]);
+    let mut session = Session::new(&model, &mut arena).expect("an arena of exact size");
+    let mut line = |word| {
+        let answer = run(&mut session, word);
+        format!("{word}\t{}\t{:016x}\n", answer.text.expect("an answer"), answer.hash)
+    };
+    words.map(&mut line).collect()
+}
+
+#[test]
+fn golden_files_have_the_answers_they_always_had() {
+    for version in 1..=VERSION {
+        let models = models(version);
+        assert!(models.len() >= 5, "golden files of version {version} are missing: {models:?}");
+        for path in models {
+            let expected = read(&path.with_extension("tsv"));
+            let words = expected.lines().filter_map(|line| line.split('\t').next());
+            let file = fs::read(&path).expect("a golden file");
+            assert_eq!(answers(&file, words), expected, "{}", path.display());
+            assert!(expected.lines().count() >= 5, "{} has few words", path.display());
+        }
+    }
+}
+
+/// Small models that together have every choice of the configuration.
+fn choices() -> [(&'static str, Stored, ModelConfig); 5] {
+    use Positions::{Learned, SinusoidalHalves, SinusoidalInterleaved};
+    let stack = |n_layers, n_heads, d_ff| StackConfig { n_layers, n_heads, d_ff };
+    let small = ModelConfig {
+        d_model: 12,
+        encoder: stack(1, 3, 18),
+        decoder: stack(1, 2, 10),
+        target_vocab: 24,
+        max_source_len: 16,
+        max_target_len: 9,
+        ..tiny()
+    };
+    let odd = ModelConfig {
+        d_model: 15,
+        encoder: stack(1, 5, 7),
+        decoder: stack(2, 3, 13),
+        norm: NormPlace::Post,
+        positions: Learned,
+        ..small
+    };
+    [
+        (
+            "fixed-pre-interleaved-tied",
+            Stored::FixedPoint,
+            ModelConfig { positions: SinusoidalInterleaved, ..small },
+        ),
+        (
+            "fixed-pre-halves-tied-bias",
+            Stored::FixedPoint,
+            ModelConfig {
+                positions: SinusoidalHalves,
+                output: Output::TiedBias,
+                encoder: stack(2, 1, 9),
+                final_norm: false,
+                ..small
+            },
+        ),
+        (
+            "fixed-post-learned-untied-bias",
+            Stored::FixedPoint,
+            ModelConfig { output: Output::UntiedBias, final_norm: false, ..odd },
+        ),
+        ("half-pre-interleaved-tied", Stored::HalfFloat, small),
+        (
+            "half-post-learned-untied",
+            Stored::HalfFloat,
+            ModelConfig { output: Output::Untied, ..odd },
+        ),
+    ]
+}
+
+/// `cargo test -p kiloformer-tests --test golden -- --ignored` adds the files of the current version.
+/// One that exists is never written again: it stands for the files in the field.
+#[test]
+#[ignore = "writes files"]
+fn write_missing_golden_files() {
+    let folder = folder(VERSION);
+    fs::create_dir_all(&folder).expect("a folder");
+    for (seed, (name, precision, config)) in (FIRST_SEED..).zip(choices()) {
+        let path = folder.join(name).with_extension("kfm");
+        if path.exists() {
+            println!("{} exists", path.display());
+            continue;
+        }
+        let file = random_model(precision, &config, seed);
+        fs::write(&path, &*file).expect("a new file");
+        let expected = answers(&file, WORDS.into_iter());
+        fs::write(path.with_extension("tsv"), &expected).expect("a new file");
+        println!("{}: {} bytes\n{expected}", path.display(), file.len());
+    }
+}
