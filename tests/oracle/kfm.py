@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Runs a Kiloformer model file: an independent reading of model-format/FORMAT.md.
 
-Written from that page and not from the Rust, so that both compute the same bits only where the page is
-right and complete. Plain Python 3 without other packages; clear rather than fast. "Section" in the
-comments is a section of the page.
+The file and the arithmetic were written from that page and not from the Rust, so that both compute the same
+bits only where the page is right and complete. (Which texts are refused and how case is folded was then
+compared with the Rust, and the page completed.) Plain Python 3 without other packages; clear rather than
+fast. "Section" in the comments is a section of the page.
 
     python3 tests/oracle/kfm.py model.kfm word...
 
