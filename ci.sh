@@ -11,7 +11,7 @@
 #   test      host tests
 #   device    the same words on the host and in QEMU: same text, same bits
 #   no-panic  links a program that cannot panic, per target and optimisation level
-#   sizes     bytes of flash and RAM of the firmware, per board
+#   sizes     bytes of code of a minimal program, bytes of flash and RAM of the firmware
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -27,19 +27,41 @@ readonly BOARDS=(
     "rp2040 --target thumbv6m-none-eabi --features rp2040"
 )
 
+# Profiles of tests/no-panic: opt-level 3, s and z.
+readonly PROFILES=(release small smallest)
+# Models with random weights, for firmware that nothing trained is needed for.
+readonly RANDOM_MODELS=$PWD/target/random-models
+readonly SHIPPED_MODEL=$PWD/models/g2p-en.kfm
+
 # Output of the test runs of this call, for the counts at the end.
 test_log=$(mktemp)
 trap 'rm -f "$test_log"' EXIT
 
 # for_each_board COMMAND...: runs it in firmware-example, once per board, with cargo's options added
-# (--target and its value first) and the board's name in $board_name.
+# (--target and its value first), the board's name in $board_name and a model that fits it.
 for_each_board() {
     local board board_name options
+    cargo run --quiet -p kiloformer-tests --example random_models -- "$RANDOM_MODELS" >/dev/null
     for board in "${BOARDS[@]}"; do
         board_name=${board%% *}
         read -ra options <<<"${board#* }"
-        (cd firmware-example && "$@" "${options[@]}")
+        (
+            KILOFORMER_MODEL=$(model_for "$board_name")
+            export KILOFORMER_MODEL
+            cd firmware-example && "$@" "${options[@]}"
+        )
     done
+}
+
+# The model that ships, or one like it with random weights; a tiny one for the micro:bit.
+model_for() {
+    if [ "$1" = microbit ]; then
+        echo "$RANDOM_MODELS/tiny.kfm"
+    elif [ -e "$SHIPPED_MODEL" ]; then
+        echo "$SHIPPED_MODEL"
+    else
+        echo "$RANDOM_MODELS/fixed.kfm"
+    fi
 }
 
 step_setup() { scripts/setup-device.sh "${TARGETS[@]}"; }
@@ -66,6 +88,7 @@ step_clippy() {
         cargo clippy -p model-format -p runtime --target "$target" --quiet -- -D warnings
     done
     for_each_board device_clippy
+    (cd tests/no-panic && cargo clippy --quiet --target "${TARGETS[0]}" -- -D warnings)
 }
 
 device_clippy() {
@@ -85,7 +108,7 @@ step_device() {
 step_no_panic() {
     local target profile
     for target in "${TARGETS[@]}"; do
-        for profile in release smallest; do
+        for profile in "${PROFILES[@]}"; do
             echo "--- $target, profile $profile"
             (cd tests/no-panic && cargo build --quiet --profile "$profile" --target "$target")
         done
@@ -97,7 +120,8 @@ step_no_panic() {
 notices_a_panic() {
     local output
     output=$(cd tests/no-panic &&
-        cargo build --quiet --profile smallest --target "$1" --features control 2>&1) || true
+        cargo build --quiet --bin no-panic --profile smallest --target "$1" --features control 2>&1) ||
+        true
     grep -q "undefined symbol: a_panic_path_survives" <<<"$output" || {
         echo "the probe does not notice a panic: $output" >&2
         return 1
@@ -105,8 +129,27 @@ notices_a_panic() {
 }
 
 step_sizes() {
+    local target profile
+    echo "--- code of the least that a firmware with an integer model calls, in bytes"
+    printf '%-30s %10s %10s\n' target profile .text
+    for target in "${TARGETS[@]}"; do
+        for profile in "${PROFILES[@]}"; do
+            minimal_size "$target" "$profile"
+        done
+    done
+    echo "--- the firmware example, in bytes; constants hold the model"
     printf '%-12s %12s %12s %12s %12s\n' board code constants initialised zeroed
     for_each_board board_sizes
+}
+
+minimal_size() {
+    (
+        cd tests/no-panic
+        cargo build --quiet --bin minimal --profile "$2" --target "$1"
+        size -A -d "target/$1/$2/minimal" |
+            awk -v target="$1" -v profile="$2" '
+                $1 == ".text" { printf "%-30s %10s %10d\n", target, profile, $2 }'
+    )
 }
 
 # Builds for one board, whose options these are, and prints the bytes of its sections.
