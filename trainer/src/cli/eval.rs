@@ -7,7 +7,9 @@ use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use model_format::header::MAGIC;
 
+use crate::config::RunConfig;
 use crate::data::corpus::{self, Pair};
+use crate::data::split;
 use crate::device;
 use crate::evaluate::{self, References, Scores};
 use crate::model::TrainedModel;
@@ -17,9 +19,10 @@ use crate::model::TrainedModel;
 pub struct Args {
     /// An exported file, a run's folder, or a checkpoint file.
     model: PathBuf,
-    /// Pairs to score on: `source<TAB>target` lines; lines of one source are its references.
+    /// Pairs to score on, `source<TAB>target` lines; lines of one source are its references
+    /// [default: the test side of the bundled dictionary].
     #[arg(long, value_name = "TSV")]
-    data: PathBuf,
+    data: Option<PathBuf>,
     /// Write `source<TAB>output` lines here.
     #[arg(long, value_name = "TSV")]
     outputs: Option<PathBuf>,
@@ -40,7 +43,10 @@ struct Evaluated {
 
 /// Evaluates.
 pub fn run(args: &Args) -> Result<()> {
-    let pairs = corpus::read_tsv(&args.data)?;
+    let pairs = match &args.data {
+        Some(path) => corpus::read_tsv(path)?,
+        None => split::load(&RunConfig::default().data)?.test,
+    };
     let evaluated = match is_exported(&args.model)? {
         true => exported(args, &pairs)?,
         false => checkpoint(args, &pairs)?,
