@@ -101,7 +101,7 @@ step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet;
 step_test() { cargo test --workspace 2>&1 | tee -a "$test_log"; }
 
 step_device() {
-    cargo test -p kiloformer-tests --test device -- --ignored --nocapture --test-threads=2 2>&1 |
+    cargo test --workspace --test device -- --ignored --nocapture --test-threads=2 2>&1 |
         tee -a "$test_log"
 }
 
