@@ -41,7 +41,9 @@ trap 'rm -f "$test_log"' EXIT
 # (--target and its value first), the board's name in $board_name and a model that fits it.
 for_each_board() {
     local board board_name options
-    cargo run --quiet -p kiloformer-tests --example random_models -- "$RANDOM_MODELS" >/dev/null
+    # Built as the tests are, with the features of the whole workspace, so that nothing is built twice.
+    cargo build --quiet --workspace --example random_models
+    "${CARGO_TARGET_DIR:-target}/debug/examples/random_models" "$RANDOM_MODELS" >/dev/null
     for board in "${BOARDS[@]}"; do
         board_name=${board%% *}
         read -ra options <<<"${board#* }"
