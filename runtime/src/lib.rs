@@ -74,3 +74,8 @@ macro_rules! include_model {
         &FILE.0 as &'static [u8]
     }};
 }
+
+/// The README's code is tested with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
