@@ -68,9 +68,9 @@ pub use tokenizer::{EncodeError, MAX_SYMBOL_LEN, TokenId};
 macro_rules! include_model {
     ($path:expr $(, section = $section:expr)? $(,)?) => {{
         #[repr(C, align(16))]
-        struct Aligned<T: ?Sized>(T);
+        struct Aligned<T>(T);
         $(#[unsafe(link_section = $section)])?
-        static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!($path));
+        static FILE: Aligned<[u8; include_bytes!($path).len()]> = Aligned(*include_bytes!($path));
         &FILE.0 as &'static [u8]
     }};
 }
