@@ -29,32 +29,33 @@ pub struct Expected {
     pub hash: u64,
 }
 
-/// Integer models in the shape of the one that ships: with random weights, and itself if it is there.
+/// Integer models: random weights in the shape of the one that ships, and itself if it is there.
 pub fn fixed_point() -> Vec<ModelFile> {
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/g2p-en.kfm");
-    let shipped = std::fs::read(&shipped).ok().map(|bytes| (shipped, bytes));
-    let shipped = shipped.map(|(path, bytes)| ModelFile {
-        name: "g2p-en".to_owned(),
-        path,
-        bytes: AlignedBytes::from(&bytes[..]),
-    });
     let random = random("random-fixed", Stored::FixedPoint, &shorter());
-    [random].into_iter().chain(shipped).collect()
+    [random].into_iter().chain(shipped("g2p-en")).collect()
 }
 
-/// A half-float model in the same shape.
-pub fn half_float() -> ModelFile {
-    random("random-half", Stored::HalfFloat, &shorter())
-}
-
-/// Random models seldom end an answer: a lower limit saves time.
-fn shorter() -> ModelConfig {
-    ModelConfig { max_target_len: 16, ..like_g2p() }
+/// The same in half floats.
+pub fn half_float() -> Vec<ModelFile> {
+    let random = random("random-half", Stored::HalfFloat, &shorter());
+    [random].into_iter().chain(shipped("g2p-en-f16")).collect()
 }
 
 /// An integer model for 16 KB of RAM.
 pub fn tiny_fixed_point() -> ModelFile {
     random("random-tiny", Stored::FixedPoint, &tiny())
+}
+
+fn shipped(name: &str) -> Option<ModelFile> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+    let path = folder.join(name).with_extension("kfm");
+    let bytes = std::fs::read(&path).ok()?;
+    Some(ModelFile { name: name.to_owned(), path, bytes: AlignedBytes::from(&bytes[..]) })
+}
+
+/// Random models seldom end an answer: a lower limit saves time.
+fn shorter() -> ModelConfig {
+    ModelConfig { max_target_len: 16, ..like_g2p() }
 }
 
 fn random(name: &str, precision: Stored, config: &ModelConfig) -> ModelFile {
