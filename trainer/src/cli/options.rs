@@ -75,31 +75,31 @@ enum OutputOption {
 #[command(next_help_heading = "Architecture")]
 pub struct ModelOptions {
     /// Width of the residual stream [default: 80].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     d_model: Option<u16>,
     /// Encoder layers [default: 4].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     encoder_layers: Option<u16>,
     /// Decoder layers [default: 1].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     decoder_layers: Option<u16>,
     /// Attention heads of the encoder [default: 4].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     encoder_heads: Option<u16>,
     /// Attention heads of the decoder [default: 4].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     decoder_heads: Option<u16>,
     /// Inner size of the encoder's feed-forward [default: 160].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     encoder_d_ff: Option<u16>,
     /// Inner size of the decoder's feed-forward [default: 160].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     decoder_d_ff: Option<u16>,
     /// Most source ids, end id included [default: 32].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     max_source_len: Option<u16>,
     /// Most target ids, end id included [default: 32].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     max_target_len: Option<u16>,
     /// Where LayerNorm stands [default: pre].
     #[arg(long, value_enum)]
@@ -114,7 +114,7 @@ pub struct ModelOptions {
     #[arg(long, value_enum)]
     output: Option<OutputOption>,
     /// LayerNorm's epsilon [default: 1e-5].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     layer_norm_eps: Option<f32>,
 }
 
@@ -123,64 +123,64 @@ pub struct ModelOptions {
 #[command(next_help_heading = "Training")]
 pub struct TrainOptions {
     /// Seed of weights, order and dropout [default: 1].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Passes over the training pairs [default: 18].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     epochs: Option<u64>,
     /// Pairs to a step [default: 256].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     batch_size: Option<usize>,
     /// Threads, each with its own part of every batch; part of the result's bits [default: 2].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     workers: Option<usize>,
     /// Dropout on embeddings, on sublayers, and before an untied output [default: 0.1].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     dropout: Option<f32>,
     /// Dropout on attention probabilities [default: 0].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     attention_dropout: Option<f32>,
     /// Dropout inside the feed-forward [default: 0].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     activation_dropout: Option<f32>,
     /// Label smoothing [default: 0.1].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     label_smoothing: Option<f32>,
     /// Shape of the learning rate [default: cosine].
     #[arg(long, value_enum)]
     schedule: Option<ScheduleKind>,
     /// Peak rate of the cosine, or factor of the inverse square root [default: 0.002].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     rate: Option<f64>,
     /// Steps of warm-up [default: 800].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     warmup_steps: Option<u64>,
     /// Last rate over peak rate, for the cosine [default: 0.02].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     floor: Option<f64>,
     /// Adam's first decay [default: 0.9].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     beta1: Option<f32>,
     /// Adam's second decay [default: 0.98].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     beta2: Option<f32>,
     /// Adam's epsilon [default: 1e-9].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     adam_eps: Option<f32>,
     /// Decoupled weight decay, on matrices [default: 0.01].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     weight_decay: Option<f32>,
     /// Largest norm of the gradient [default: 1].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     clip_norm: Option<f32>,
     /// Decay of the average of weights [default: 0.9995].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     ema_decay: Option<f32>,
     /// Steps between checkpoints [default: 500].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     checkpoint_steps: Option<u64>,
     /// Epochs between evaluations [default: 1].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     eval_epochs: Option<u64>,
 }
 

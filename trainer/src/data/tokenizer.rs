@@ -1,6 +1,6 @@
 //! Text to ids and back: by characters, or by symbols between spaces.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use anyhow::{Result, ensure};
 use model_format::config::SpecialIds;
@@ -93,8 +93,10 @@ impl Tokenizer {
         splitting: Splitting,
         texts: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self> {
-        let found: BTreeSet<String> =
+        let found: HashSet<String> =
             texts.into_iter().flat_map(|text| splitting.symbols(text)).collect();
+        // Collected first and then sorted: a text's symbols are many, a vocabulary's few.
+        let found = found.into_iter().collect::<BTreeSet<String>>();
         let special = SPECIAL_NAMES.map(String::from);
         let symbols: Vec<String> = special.into_iter().chain(found).collect();
         ensure!(

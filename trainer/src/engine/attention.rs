@@ -125,38 +125,63 @@ fn small_product(
     b: View,
     (m, k, width): (usize, usize, usize),
 ) {
-    for i in 0..m {
-        let out = &mut out[i * stride..][..width];
+    let mut i = 0;
+    while i < m {
+        let out = &mut out[i * stride..];
         let a = View { data: &a.data[(i * a.row).min(a.data.len())..], ..a };
-        let mut first = 0;
-        while first < width {
-            let out = &mut out[first..];
-            first += match width - first {
-                32.. => lanes::<32>(out, a, b, first, k),
-                24.. => lanes::<24>(out, a, b, first, k),
-                20.. => lanes::<20>(out, a, b, first, k),
-                16.. => lanes::<16>(out, a, b, first, k),
-                8.. => lanes::<8>(out, a, b, first, k),
-                4.. => lanes::<4>(out, a, b, first, k),
-                _ => lanes::<1>(out, a, b, first, k),
-            };
-        }
+        // Two rows share what they read of `b`.
+        i += match m - i {
+            1 => rows::<1>(out, stride, a, b, (k, width)),
+            _ => rows::<2>(out, stride, a, b, (k, width)),
+        };
     }
 }
 
-/// `N` columns of one row of [`small_product`], from the column `first`; returns `N`.
+/// The first `M` rows of [`small_product`]; returns `M`.
 #[inline(always)]
-fn lanes<const N: usize>(out: &mut [f32], a: View, b: View, first: usize, k: usize) -> usize {
-    let mut sums = [0f32; N];
+fn rows<const M: usize>(
+    out: &mut [f32],
+    stride: usize,
+    a: View,
+    b: View,
+    (k, width): (usize, usize),
+) -> usize {
+    let mut first = 0;
+    while first < width {
+        let (out, b) = (&mut out[first..], View { data: &b.data[first.min(b.data.len())..], ..b });
+        // Sizes whose sums the compiler keeps in vector registers; 20 is the default model's d_k.
+        first += match width - first {
+            20.. => block::<M, 20>(out, stride, a, b, k),
+            16.. => block::<M, 16>(out, stride, a, b, k),
+            8.. => block::<M, 8>(out, stride, a, b, k),
+            4.. => block::<M, 4>(out, stride, a, b, k),
+            _ => block::<M, 1>(out, stride, a, b, k),
+        };
+    }
+    M
+}
+
+/// The first `M` rows and `N` columns of [`small_product`]; returns `N`.
+#[inline(always)]
+fn block<const M: usize, const N: usize>(
+    out: &mut [f32],
+    stride: usize,
+    a: View,
+    b: View,
+    k: usize,
+) -> usize {
+    let mut sums = [[0f32; N]; M];
     for p in 0..k {
-        let factor = a.data[p * a.col];
-        let Some(b) = b.data[p * b.row + first..].first_chunk::<N>() else { break };
-        for l in 0..N {
-            sums[l] += factor * b[l];
+        let b = b.data[p * b.row..].first_chunk::<N>().expect("a row of b");
+        for i in 0..M {
+            let factor = a.data[i * a.row + p * a.col];
+            for l in 0..N {
+                sums[i][l] += factor * b[l];
+            }
         }
     }
-    if let Some(out) = out.first_chunk_mut::<N>() {
-        *out = sums;
+    for i in 0..M {
+        *out[i * stride..].first_chunk_mut::<N>().expect("a row of out") = sums[i];
     }
     N
 }
@@ -223,7 +248,7 @@ fn drop_probs<'a>(
 ) -> &'a [f32] {
     let Some(mask) = mask else { return p };
     dropped.clear();
-    dropped.extend(p.iter().enumerate().map(|(i, &p)| p * mask.factor(at + i)));
+    dropped.extend(p.iter().zip(mask.factors(at)).map(|(&p, factor)| p * factor));
     dropped
 }
 
@@ -290,8 +315,8 @@ fn through_softmax(
     scale: f32,
 ) {
     if let Some(mask) = mask {
-        for (i, d) in d.iter_mut().enumerate() {
-            *d *= mask.factor(at + i);
+        for (d, factor) in d.iter_mut().zip(mask.factors(at)) {
+            *d *= factor;
         }
     }
     let rows = d.chunks_exact_mut(width.max(1)).zip(p.chunks_exact(width.max(1)));

@@ -7,17 +7,16 @@ use crate::rng::Mask;
 
 const LANES: usize = 16;
 
-/// Sum of `f(i)` over `0..n` in sixteen lanes.
+/// Sum of `f` over the elements of some slices of one length, in sixteen lanes.
 #[inline(always)]
-fn sum_by(n: usize, f: impl Fn(usize) -> f32) -> f32 {
+fn sum_by<const N: usize>(slices: [&[f32]; N], f: impl Fn([f32; N]) -> f32) -> f32 {
+    let parts = slices.map(|slice| slice.as_chunks::<LANES>());
     let mut lanes = [0f32; LANES];
-    let whole = n / LANES * LANES;
-    let mut i = 0;
-    while i < whole {
-        for (l, lane) in lanes.iter_mut().enumerate() {
-            *lane += f(i + l);
+    for i in 0..parts[0].0.len() {
+        let chunks = parts.map(|(chunks, _)| &chunks[i]);
+        for l in 0..LANES {
+            lanes[l] += f(chunks.map(|chunk| chunk[l]));
         }
-        i += LANES;
     }
     let mut width = LANES / 2;
     while width > 0 {
@@ -26,7 +25,7 @@ fn sum_by(n: usize, f: impl Fn(usize) -> f32) -> f32 {
         }
         width /= 2;
     }
-    (whole..n).fold(lanes[0], |sum, i| sum + f(i))
+    (0..parts[0].1.len()).fold(lanes[0], |sum, i| sum + f(parts.map(|(_, tail)| tail[i])))
 }
 
 /// The largest element, in sixteen lanes.
@@ -93,8 +92,8 @@ pub fn relu(x: &mut [f32], mask: Option<Mask>) {
     match mask {
         None => x.iter_mut().for_each(|v| *v = if *v > 0.0 { *v } else { 0.0 }),
         Some(mask) => {
-            for (i, v) in x.iter_mut().enumerate() {
-                *v = if *v > 0.0 { *v * mask.factor(i) } else { 0.0 };
+            for (v, factor) in x.iter_mut().zip(mask.factors(0)) {
+                *v = if *v > 0.0 { *v * factor } else { 0.0 };
             }
         }
     }
@@ -118,8 +117,8 @@ pub fn residual(out: &mut [f32], x: &[f32], branch: &[f32], mask: Option<Mask>) 
             }
         }
         Some(mask) => {
-            for (i, ((o, &x), &b)) in out.iter_mut().zip(x).zip(branch).enumerate() {
-                *o = x + b * mask.factor(i);
+            for (((o, &x), &b), factor) in out.iter_mut().zip(x).zip(branch).zip(mask.factors(0)) {
+                *o = x + b * factor;
             }
         }
     }
@@ -131,8 +130,8 @@ pub fn dropout(out: &mut [f32], x: &[f32], mask: Option<Mask>) {
     match mask {
         None => out.copy_from_slice(x),
         Some(mask) => {
-            for (i, (o, &x)) in out.iter_mut().zip(x).enumerate() {
-                *o = x * mask.factor(i);
+            for ((o, &x), factor) in out.iter_mut().zip(x).zip(mask.factors(0)) {
+                *o = x * factor;
             }
         }
     }
@@ -152,12 +151,13 @@ pub fn layer_norm(
     let d = gamma.len();
     let rows = x.chunks_exact(d).zip(hat.chunks_exact_mut(d)).zip(out.chunks_exact_mut(d));
     for (((x, hat), out), rstd) in rows.zip(rstd) {
-        let mean = sum_by(d, |i| x[i]) / d as f32;
-        let variance = sum_by(d, |i| (x[i] - mean) * (x[i] - mean)) / d as f32;
+        let mean = sum_by([x], |[x]| x) / d as f32;
+        let variance = sum_by([x], |[x]| (x - mean) * (x - mean)) / d as f32;
         *rstd = 1.0 / (variance + eps).sqrt();
-        for i in 0..d {
-            hat[i] = (x[i] - mean) * *rstd;
-            out[i] = hat[i] * gamma[i] + beta[i];
+        let affine = out.iter_mut().zip(gamma).zip(beta);
+        for ((&x, hat), ((out, &gamma), &beta)) in x.iter().zip(hat).zip(affine) {
+            *hat = (x - mean) * *rstd;
+            *out = *hat * gamma + beta;
         }
     }
 }
@@ -176,13 +176,15 @@ pub fn layer_norm_backward(
     let (d_gamma, d_beta) = (&mut d_gamma[..d], &mut d_beta[..d]);
     let rows = dy.chunks_exact(d).zip(hat.chunks_exact(d)).zip(dx.chunks_exact_mut(d));
     for (((dy, hat), dx), &rstd) in rows.zip(rstd) {
-        let mean = sum_by(d, |i| dy[i] * gamma[i]) / d as f32;
-        let slope = sum_by(d, |i| dy[i] * gamma[i] * hat[i]) / d as f32;
-        for i in 0..d {
-            d_gamma[i] += dy[i] * hat[i];
-            d_beta[i] += dy[i];
-            let g = rstd * (dy[i] * gamma[i] - mean - hat[i] * slope);
-            dx[i] = if accumulate { dx[i] + g } else { g };
+        let mean = sum_by([dy, gamma], |[dy, gamma]| dy * gamma) / d as f32;
+        let slope = sum_by([dy, gamma, hat], |[dy, gamma, hat]| dy * gamma * hat) / d as f32;
+        let affine = gamma.iter().zip(&mut *d_gamma).zip(&mut *d_beta);
+        let row = dy.iter().zip(hat).zip(dx);
+        for (((&dy, &hat), dx), ((&gamma, d_gamma), d_beta)) in row.zip(affine) {
+            *d_gamma += dy * hat;
+            *d_beta += dy;
+            let g = rstd * (dy * gamma - mean - hat * slope);
+            *dx = if accumulate { *dx + g } else { g };
         }
     }
 }
@@ -205,10 +207,10 @@ pub fn cross_entropy(
     for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
         let target = target as usize;
         let max = max_of(row);
-        let logit_sum = sum_by(vocab, |i| row[i]) - row[pad];
+        let logit_sum = sum_by([row], |[logit]| logit) - row[pad];
         let at_target = row[target];
         row.iter_mut().for_each(|v| *v = exp(*v - max));
-        let sum = sum_by(vocab, |i| row[i]);
+        let sum = sum_by([row], |[exp]| exp);
         let log_sum = max + sum.ln();
         total.1 += f64::from(log_sum - at_target);
         total.0 += f64::from(
@@ -241,7 +243,9 @@ mod tests {
     #[test]
     fn sums_have_no_lost_element() {
         for n in 0..70 {
-            assert_eq!(sum_by(n, |i| i as f32), (n * n.saturating_sub(1) / 2) as f32);
+            let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            assert_eq!(sum_by([&x], |[x]| x), (n * n.saturating_sub(1) / 2) as f32);
+            assert_eq!(sum_by([&x, &x], |[x, y]| x - y), 0.0);
         }
     }
 

@@ -63,7 +63,7 @@ impl<'a> PaddedDropout<'a> {
         for slice in self.slices {
             let Some(mask) = mask(&self.masks(slice, side, place)) else { return Ok(x.clone()) };
             for &(first, n) in &side.of(&slice.pairs).spans {
-                factors.extend((first * width..(first + n) * width).map(|i| mask.factor(i)));
+                factors.extend(mask.factors(first * width).take(n * width));
                 factors.resize(factors.len() + (len - n) * width, 0.0);
             }
         }
@@ -84,7 +84,7 @@ impl<'a> PaddedDropout<'a> {
             for (&(_, q_len), &(_, k_len)) in spans(sides.0).zip(spans(sides.1)) {
                 for _ in 0..n_heads {
                     for _ in 0..q_len {
-                        factors.extend((0..k_len).map(|j| mask.factor(at + j)));
+                        factors.extend(mask.factors(at).take(k_len));
                         factors.resize(factors.len() + k - k_len, 0.0);
                         at += pad(k_len);
                     }
