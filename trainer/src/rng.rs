@@ -110,6 +110,14 @@ mod tests {
     }
 
     #[test]
+    fn factors_follow_each_other_and_wrap() {
+        let mask = Mask::new(key(&[4]), 0.3);
+        let expected = [u32::MAX - 1, u32::MAX, 0, 1].map(|i| mask.factor(i));
+        let factors: Vec<f32> = mask.factors(u32::MAX as usize - 1).take(4).collect();
+        assert_eq!(factors, expected);
+    }
+
+    #[test]
     fn different_keys_give_independent_masks() {
         let (a, b) = (Mask::new(key(&[7, 1]), 0.5), Mask::new(key(&[7, 2]), 0.5));
         let n = 1 << 16;

@@ -96,7 +96,7 @@ impl Tokenizer {
         let found: HashSet<String> =
             texts.into_iter().flat_map(|text| splitting.symbols(text)).collect();
         // Collected first and then sorted: a text's symbols are many, a vocabulary's few.
-        let found = found.into_iter().collect::<BTreeSet<String>>();
+        let found: BTreeSet<String> = found.into_iter().collect();
         let special = SPECIAL_NAMES.map(String::from);
         let symbols: Vec<String> = special.into_iter().chain(found).collect();
         ensure!(

@@ -337,3 +337,36 @@ fn softmax_row_backward(d: &mut [f32], p: &[f32], scale: f32) {
         *d = p * (*d - dot) * scale;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_products_of_every_size_are_exact_and_write_nothing_else() {
+        // Small integers: every sum is exact, whatever its order.
+        let numbers = |n: usize, step: usize| -> Vec<f32> {
+            (0..n).map(|i| ((i * step) % 17) as f32 - 8.0).collect()
+        };
+        for (m, k) in [(0, 3), (1, 0), (1, 4), (2, 7), (5, 9)] {
+            for width in 0..45 {
+                let (a, b) = (numbers(m * k, 5), numbers(k * (width + 3), 7));
+                let view = View::tile(&b, width + 3);
+                for a in [View::tile(&a, k), View::tile(&a, m).t()] {
+                    let at = |i: usize, p: usize| a.data[i * a.row + p * a.col];
+                    let stride = width + 2;
+                    let mut out = vec![99.0; m * stride];
+                    small_product(&mut out, stride, a, view, (m, k, width));
+                    for (i, row) in out.chunks_exact(stride).enumerate() {
+                        for (j, &sum) in row[..width].iter().enumerate() {
+                            let expected: f32 =
+                                (0..k).map(|p| at(i, p) * b[p * (width + 3) + j]).sum();
+                            assert_eq!(sum, expected, "{m} x {k} x {width}: {i}, {j}");
+                        }
+                        assert_eq!(row[width..], [99.0; 2]);
+                    }
+                }
+            }
+        }
+    }
+}

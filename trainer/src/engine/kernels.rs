@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn sums_have_no_lost_element() {
-        for n in 0..70 {
+        for n in 0..70usize {
             let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
             assert_eq!(sum_by([&x], |[x]| x), (n * n.saturating_sub(1) / 2) as f32);
             assert_eq!(sum_by([&x, &x], |[x, y]| x - y), 0.0);
