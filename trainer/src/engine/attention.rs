@@ -173,15 +173,15 @@ fn block<const M: usize, const N: usize>(
     let mut sums = [[0f32; N]; M];
     for p in 0..k {
         let b = b.data[p * b.row..].first_chunk::<N>().expect("a row of b");
-        for i in 0..M {
+        for (i, sums) in sums.iter_mut().enumerate() {
             let factor = a.data[i * a.row + p * a.col];
-            for l in 0..N {
-                sums[i][l] += factor * b[l];
+            for (sum, b) in sums.iter_mut().zip(b) {
+                *sum += factor * b;
             }
         }
     }
-    for i in 0..M {
-        *out[i * stride..].first_chunk_mut::<N>().expect("a row of out") = sums[i];
+    for (i, sums) in sums.into_iter().enumerate() {
+        *out[i * stride..].first_chunk_mut::<N>().expect("a row of out") = sums;
     }
     N
 }
