@@ -128,7 +128,7 @@ impl Default for RunConfig {
             model: default_model(),
             train: TrainConfig {
                 seed: 1,
-                epochs: 18,
+                epochs: 22,
                 batch_size: 256,
                 workers: 2,
                 dropout: DropoutRates { residual: 0.1, attention: 0.0, activation: 0.0 },

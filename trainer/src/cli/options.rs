@@ -125,7 +125,7 @@ pub struct TrainOptions {
     /// Seed of weights, order and dropout [default: 1].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Passes over the training pairs [default: 18].
+    /// Passes over the training pairs [default: 22].
     #[arg(long, value_name = "N")]
     epochs: Option<u64>,
     /// Pairs to a step [default: 256].
