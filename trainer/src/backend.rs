@@ -4,15 +4,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::DType;
-use serde::{Deserialize, Serialize};
 
 use crate::engine::{LossOptions, LossSum, Network};
 use crate::reference::Reference;
 use crate::workers::{Slice, Workers};
 
 /// What to train on. The result is the same but for rounding, so no file of a run records it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Device {
     /// The GPU where this build has CUDA and a device answers, else the processor.
     #[default]
