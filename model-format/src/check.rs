@@ -134,6 +134,7 @@ fn formats(model: &Model<'_>) -> Result<(), ModelError> {
         let QFormat { frac_bits, bits } = model.formats().get(slot);
         let is_good = match slot {
             ActivationSlot::Logits => (0..=30).contains(&frac_bits) && bits == 32,
+            slot if !slot.is_used(config) => QFormat { frac_bits, bits } == QFormat::UNUSED,
             _ => (0..=MAX_FRAC_BITS).contains(&frac_bits) && (bits == 15 || bits == 16),
         };
         if !is_good {
@@ -158,10 +159,16 @@ fn formats(model: &Model<'_>) -> Result<(), ModelError> {
             ),
         ];
         for (slot, stream) in last {
-            if get(slot) != get(stream) {
+            if slot.is_used(config) && get(slot) != get(stream) {
                 return Err(fault(slot));
             }
         }
+    }
+    if config.shared_embedding
+        && get(ActivationSlot::EncoderEmbed) != get(ActivationSlot::DecoderEmbed)
+    {
+        // One table has one multiplier a row.
+        return Err(fault(ActivationSlot::DecoderEmbed));
     }
     query_bounds(model).map_or(Ok(()), |slot| Err(fault(slot)))
 }
@@ -186,12 +193,13 @@ fn residuals(
     });
     let decoder = (0..config.decoder.n_layers).flat_map(move |l| {
         let first = A::Decoder(l, if pre { D::Sum1 } else { D::Norm1 });
-        let second = A::Decoder(l, if pre { D::Sum2 } else { D::Norm2 });
         [
             (A::decoder_stream(&config, l), A::Decoder(l, D::Sum1)),
             (first, A::Decoder(l, D::Sum2)),
-            (second, A::Decoder(l, D::Sum3)),
+            (A::decoder_middle(&config, l), A::Decoder(l, D::Sum3)),
         ]
+        .into_iter()
+        .filter(move |(_, sum)| sum.is_used(&config))
     });
     encoder.chain(decoder)
 }
@@ -205,7 +213,8 @@ fn query_bounds(model: &Model<'_>) -> Option<ActivationSlot> {
     };
     let encoder = (0..config.encoder.n_layers).map(|l| A::Encoder(l, E::Query));
     let decoder = (0..config.decoder.n_layers)
-        .flat_map(|l| [A::Decoder(l, D::Query), A::Decoder(l, D::CrossQuery)]);
+        .flat_map(|l| [A::Decoder(l, D::Query), A::Decoder(l, D::CrossQuery)])
+        .filter(|slot| slot.is_used(config));
     encoder
         .into_iter()
         .find(|slot| is_bad(slot, config.encoder_d_k()))

@@ -54,9 +54,10 @@ pub enum DecoderSlot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Slot {
-    /// `[source_vocab, d_model]`.
+    /// `[source_vocab, d_model]`; absent where it is shared.
     SourceEmbedding,
-    /// `[target_vocab, d_model]`; the output matrix too where that is tied.
+    /// `[target_vocab, d_model]`; the output matrix too where that is tied, the source embedding too
+    /// where that is shared.
     TargetEmbedding,
     /// Multipliers of the look-up in a tied integer embedding, `[target_vocab]`.
     TargetEmbeddingScale,
@@ -178,7 +179,20 @@ const DECODER: [(DecoderSlot, &str); 15] = {
     ]
 };
 
+impl DecoderSlot {
+    /// Whether only a decoder with cross-attention has this tensor.
+    pub const fn is_cross(self) -> bool {
+        use DecoderSlot::*;
+        matches!(self, Norm2 | CrossQuery | CrossKey | CrossValue | CrossOutput | CrossHeads)
+    }
+}
+
 impl Slot {
+    /// The table of the source embedding.
+    pub const fn source_table(config: &ModelConfig) -> Self {
+        if config.shared_embedding { Self::TargetEmbedding } else { Self::SourceEmbedding }
+    }
+
     /// Number of directory entries of a model.
     pub const fn count(config: &ModelConfig) -> usize {
         SHARED.len()
@@ -230,18 +244,25 @@ impl Slot {
         let is_fixed = matches!(precision, Precision::FixedPoint);
         let is_learned = matches!(config.positions, Positions::Learned);
         let (kind, rows, cols) = match self {
-            Self::SourceEmbedding => (linear, config.source_vocab, d),
-            Self::TargetEmbedding => (linear, config.target_vocab, d),
+            Self::SourceEmbedding if config.has_encoder() && !config.shared_embedding => {
+                (linear, config.source_vocab, d)
+            }
+            Self::TargetEmbedding if config.has_decoder() => (linear, config.target_vocab, d),
             Self::TargetEmbeddingScale if is_fixed && config.output.is_tied() => {
                 (Kind::Multipliers, config.target_vocab, 1)
             }
-            Self::SourcePositions if is_learned => (linear, config.max_source_len, d),
-            Self::TargetPositions if is_learned => (linear, config.max_target_len, d),
+            Self::SourcePositions if is_learned && config.has_encoder() => {
+                (linear, config.max_source_len, d)
+            }
+            Self::TargetPositions if is_learned && config.has_decoder() => {
+                (linear, config.max_target_len, d)
+            }
             Self::Frequencies if !is_learned => (Kind::Frequencies, d / 2, 2),
             Self::Output if matches!(config.output, Output::Untied | Output::UntiedBias) => {
                 (linear, config.target_vocab, d)
             }
-            Self::EncoderNorm | Self::DecoderNorm if config.final_norm => (norm, 1, d),
+            Self::EncoderNorm if config.final_norm && config.has_encoder() => (norm, 1, d),
+            Self::DecoderNorm if config.final_norm && config.has_decoder() => (norm, 1, d),
             Self::Encoder(_, slot) => match slot {
                 EncoderSlot::Norm1 | EncoderSlot::Norm2 => (norm, 1, d),
                 EncoderSlot::Linear1 => (linear, encoder.d_ff, d),
@@ -250,6 +271,9 @@ impl Slot {
                 EncoderSlot::Heads => return Expected::ABSENT,
                 _ => (linear, d, d),
             },
+            Self::Decoder(_, slot) if slot.is_cross() && !config.has_cross_attention() => {
+                return Expected::ABSENT;
+            }
             Self::Decoder(_, slot) => match slot {
                 DecoderSlot::Norm1 | DecoderSlot::Norm2 | DecoderSlot::Norm3 => (norm, 1, d),
                 DecoderSlot::Linear1 => (linear, decoder.d_ff, d),
@@ -272,7 +296,7 @@ impl Slot {
         let pre = matches!(config.norm, crate::config::NormPlace::Pre);
         Some(match self {
             Self::TargetEmbedding if config.output.is_tied() => ActivationSlot::DecoderFinal,
-            Self::Output => ActivationSlot::DecoderFinal,
+            Self::Output => ActivationSlot::output_input(config),
             Self::Encoder(l, slot) => match slot {
                 EncoderSlot::Query | EncoderSlot::Key | EncoderSlot::Value => {
                     if pre {
@@ -305,9 +329,8 @@ impl Slot {
                 DecoderSlot::CrossKey | DecoderSlot::CrossValue => ActivationSlot::Memory,
                 DecoderSlot::CrossHeads => ActivationSlot::Decoder(l, D::CrossQuery),
                 DecoderSlot::CrossOutput => ActivationSlot::Decoder(l, D::CrossContext),
-                DecoderSlot::Linear1 => {
-                    ActivationSlot::Decoder(l, if pre { D::Norm3 } else { D::Norm2 })
-                }
+                DecoderSlot::Linear1 if pre => ActivationSlot::Decoder(l, D::Norm3),
+                DecoderSlot::Linear1 => ActivationSlot::decoder_middle(config, l),
                 DecoderSlot::Linear2 => ActivationSlot::Decoder(l, D::Hidden),
                 DecoderSlot::Norm1 | DecoderSlot::Norm2 | DecoderSlot::Norm3 => return None,
             },

@@ -141,6 +141,42 @@ impl ActivationSlot {
             (Some(before), NormPlace::Post) => Self::Decoder(before, DecoderActivation::Norm3),
         }
     }
+
+    /// The residual stream that enters the feed-forward sublayer of decoder layer `layer`.
+    pub const fn decoder_middle(config: &ModelConfig, layer: u16) -> Self {
+        use DecoderActivation as D;
+        Self::Decoder(
+            layer,
+            match (config.has_cross_attention(), config.norm) {
+                (true, NormPlace::Pre) => D::Sum2,
+                (true, NormPlace::Post) => D::Norm2,
+                (false, NormPlace::Pre) => D::Sum1,
+                (false, NormPlace::Post) => D::Norm1,
+            },
+        )
+    }
+
+    /// What the output projection reads: of a tagger `memory`, of a classifier its mean.
+    pub const fn output_input(config: &ModelConfig) -> Self {
+        if config.has_decoder() { Self::DecoderFinal } else { Self::Memory }
+    }
+
+    /// Whether the family of `config` makes this tensor; the format of another is
+    /// [`QFormat::UNUSED`].
+    pub const fn is_used(self, config: &ModelConfig) -> bool {
+        match self {
+            Self::EncoderEmbed | Self::Memory => config.has_encoder(),
+            Self::DecoderEmbed | Self::DecoderFinal => config.has_decoder(),
+            Self::Decoder(_, a) => match a {
+                DecoderActivation::CrossQuery
+                | DecoderActivation::CrossContext
+                | DecoderActivation::Norm2
+                | DecoderActivation::Sum2 => config.has_cross_attention(),
+                _ => true,
+            },
+            Self::Encoder(..) | Self::Logits => true,
+        }
+    }
 }
 
 impl core::fmt::Display for ActivationSlot {

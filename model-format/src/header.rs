@@ -4,8 +4,8 @@
 //! that the compiler includes.
 
 use crate::config::{
-    Activation, ConfigField, ModelConfig, NormPlace, Output, Positions, Precision, Segmentation,
-    SpecialIds, StackConfig, TextConfig, UnknownPolicy,
+    Activation, ConfigField, Family, ModelConfig, NormPlace, Output, Positions, Precision,
+    Segmentation, SourceFrame, SpecialIds, StackConfig, TextConfig, UnknownPolicy,
 };
 use crate::layout::Layout;
 
@@ -89,9 +89,6 @@ impl Header {
         let Some(layout) = Layout::from_code(byte(file, at::LAYOUT)) else {
             return Err(ConfigField::Layout);
         };
-        if byte(file, at::FAMILY) != FAMILY_ENCODER_DECODER {
-            return Err(ConfigField::Family);
-        }
         let mut i = 0;
         while i < at::RESERVED.len() {
             if byte(file, at::RESERVED[i]) != 0 {
@@ -120,12 +117,15 @@ impl Header {
         let c = &self.config;
         put(at::PRECISION, &[self.precision as u8]);
         put(at::LAYOUT, &[self.layout.code()]);
-        put(at::FAMILY, &[FAMILY_ENCODER_DECODER]);
+        put(at::FAMILY, &[c.family as u8]);
         put(at::NORM, &[c.norm as u8]);
         put(at::FINAL_NORM, &[c.final_norm.into()]);
         put(at::POSITIONS, &[c.positions as u8]);
         put(at::OUTPUT, &[c.output as u8]);
         put(at::ACTIVATION, &[c.activation as u8]);
+        put(at::SHARED_EMBEDDING, &[c.shared_embedding.into()]);
+        put(at::PLAIN_EMBEDDING, &[(!c.scale_embedding).into()]);
+        put(at::SOURCE_FRAME, &[c.source_frame as u8]);
         put(at::SOURCE_SEGMENTATION, &[self.text.source as u8]);
         put(at::TARGET_SEGMENTATION, &[self.text.target as u8]);
         put(at::FOLD_CASE, &[self.text.fold_case.into()]);
@@ -155,8 +155,6 @@ impl Header {
     }
 }
 
-const FAMILY_ENCODER_DECODER: u8 = 0;
-
 /// Offsets in the file.
 mod at {
     use super::BLOCK_OFFSET as B;
@@ -172,13 +170,13 @@ mod at {
     pub const TARGET_SEGMENTATION: usize = B + 9;
     pub const FOLD_CASE: usize = B + 10;
     pub const UNKNOWN_POLICY: usize = B + 11;
+    pub const SHARED_EMBEDDING: usize = B + 12;
+    pub const PLAIN_EMBEDDING: usize = B + 13;
+    pub const SOURCE_FRAME: usize = B + 14;
     pub const WORDS: usize = B + 16;
     pub const EPS: usize = B + 48;
     /// Bytes that a version 1 file leaves at zero.
-    pub const RESERVED: [usize; 18] = [
-        B + 12,
-        B + 13,
-        B + 14,
+    pub const RESERVED: [usize; 15] = [
         B + 15,
         B + 46,
         B + 47,
@@ -223,9 +221,36 @@ const fn decode_model(file: &[u8]) -> Result<ModelConfig, ConfigField> {
     };
     let activation = match byte(file, at::ACTIVATION) {
         0 => Activation::Relu,
+        1 => Activation::Gelu,
+        2 => Activation::GeluTanh,
+        3 => Activation::Silu,
         _ => return Err(ConfigField::Activation),
     };
+    let family = match byte(file, at::FAMILY) {
+        0 => Family::EncoderDecoder,
+        1 => Family::DecoderOnly,
+        2 => Family::Tagger,
+        3 => Family::Classifier,
+        _ => return Err(ConfigField::Family),
+    };
+    let shared_embedding = match byte(file, at::SHARED_EMBEDDING) {
+        0 => false,
+        1 => true,
+        _ => return Err(ConfigField::SharedEmbedding),
+    };
+    let scale_embedding = match byte(file, at::PLAIN_EMBEDDING) {
+        0 => true,
+        1 => false,
+        _ => return Err(ConfigField::ScaleEmbedding),
+    };
+    let source_frame = match byte(file, at::SOURCE_FRAME) {
+        0 => SourceFrame::End,
+        1 => SourceFrame::StartEnd,
+        2 => SourceFrame::Bare,
+        _ => return Err(ConfigField::SourceFrame),
+    };
     Ok(ModelConfig {
+        family,
         d_model: nth_word(file, 0),
         encoder: decode_stack(file, 1),
         decoder: decode_stack(file, 4),
@@ -237,6 +262,9 @@ const fn decode_model(file: &[u8]) -> Result<ModelConfig, ConfigField> {
         final_norm,
         positions,
         output,
+        shared_embedding,
+        scale_embedding,
+        source_frame,
         activation,
         layer_norm_eps: f32::from_bits(
             word(file, at::EPS) as u32 | (word(file, at::EPS + 2) as u32) << 16,

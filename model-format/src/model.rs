@@ -246,6 +246,12 @@ fn vocabularies<'a>(
     let fault = |side| move |fault| ModelError::Vocabulary(side, fault);
     let (source, rest) =
         Vocabulary::split(blob, config.source_vocab).map_err(fault(Side::Source))?;
+    if config.shared_embedding {
+        return match rest.is_empty() {
+            true => Ok((source, source)),
+            false => Err(ModelError::Vocabulary(Side::Source, VocabularyFault::TrailingBytes)),
+        };
+    }
     let (target, rest) =
         Vocabulary::split(rest, config.target_vocab).map_err(fault(Side::Target))?;
     if rest.is_empty() {

@@ -21,6 +21,9 @@ pub struct QFormat {
 }
 
 impl QFormat {
+    /// The format of a tensor that a model's family does not have.
+    pub const UNUSED: Self = Self { frac_bits: 0, bits: 16 };
+
     /// The largest magnitude that the tensor takes.
     pub const fn max_abs(self) -> i64 {
         1 << (self.bits.saturating_sub(1) & 31)

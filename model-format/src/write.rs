@@ -21,7 +21,8 @@ pub struct FileBuilder {
 }
 
 impl FileBuilder {
-    /// Starts a file. `source` and `target` are the texts of all ids, empty for special ids.
+    /// Starts a file. `source` and `target` are the texts of all ids, empty for special ids; with a
+    /// shared embedding they are the same.
     pub fn new(header: Header, source: Vec<String>, target: Vec<String>) -> Self {
         let formats = Vec::new();
         Self { header, formats, source, target, directory: Vec::new(), weights: Vec::new() }
@@ -74,7 +75,9 @@ impl FileBuilder {
             Precision::HalfFloat => Vec::new(),
         };
         let mut vocabulary = Vocabulary::pack(&self.source);
-        vocabulary.extend(Vocabulary::pack(&self.target));
+        if !self.header.config.shared_embedding {
+            vocabulary.extend(Vocabulary::pack(&self.target));
+        }
         let block = self.header.encode();
         let mut config = [[0; BLOCK_LEN / 2]; 2];
         for (half, bytes) in config.iter_mut().zip(block.chunks_exact(BLOCK_LEN / 2)) {

@@ -3,7 +3,7 @@
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use model_format::Model;
-use model_format::config::Precision as Stored;
+use model_format::config::{Activation, Precision as Stored};
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
@@ -118,7 +118,7 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     /// How `stream` enters `sum`.
     fn residual(model: &Model<'_>, stream: ActivationSlot, sum: ActivationSlot) -> Self::Residual;
 
-    /// `out = embedding[id] * sqrt(d_model) + position`.
+    /// `out = embedding[id] * scale + position`, the scale being `sqrt(d_model)` or 1.
     fn embed(
         embedding: &Self::Embedding<'_>,
         id: usize,
@@ -132,10 +132,11 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
         range: Self::Range,
         out: &mut [Self::Activation],
     );
-    /// `out = max(0, W x + b)`.
-    fn project_relu(
+    /// `out = activation(W x + b)`.
+    fn project_activated(
         linear: &Self::Linear<'_>,
         x: &[Self::Activation],
+        activation: Activation,
         range: Self::Range,
         out: &mut [Self::Activation],
     );

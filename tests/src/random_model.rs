@@ -5,8 +5,8 @@
 
 use half::f16;
 use model_format::config::{
-    Activation, ModelConfig, NormPlace, Output, Positions, Precision, Segmentation, SpecialIds,
-    StackConfig, TextConfig, UnknownPolicy,
+    Activation, Family, ModelConfig, NormPlace, Output, Positions, Precision, Segmentation,
+    SourceFrame, SpecialIds, StackConfig, TextConfig, UnknownPolicy,
 };
 use model_format::directory::{DecoderSlot, EncoderSlot, Kind, Slot};
 use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
@@ -22,6 +22,10 @@ const SPECIAL: u16 = 4;
 /// The shape of the model that ships: 80 wide, 4 + 1 layers.
 pub fn like_g2p() -> ModelConfig {
     ModelConfig {
+        family: Family::EncoderDecoder,
+        shared_embedding: false,
+        scale_embedding: true,
+        source_frame: SourceFrame::End,
         d_model: 80,
         encoder: StackConfig { n_layers: 4, n_heads: 4, d_ff: 160 },
         decoder: StackConfig { n_layers: 1, n_heads: 4, d_ff: 160 },

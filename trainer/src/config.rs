@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use model_format::config::{
-    Activation, ModelConfig, NormPlace, Output, Positions, SpecialIds, StackConfig,
+    Activation, Family, ModelConfig, NormPlace, Output, Positions, SourceFrame, SpecialIds,
+    StackConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -157,6 +158,7 @@ impl Default for RunConfig {
 /// The model that ships: 4 encoder layers and 1 decoder layer, because the encoder runs once.
 fn default_model() -> ModelConfig {
     ModelConfig {
+        family: Family::EncoderDecoder,
         d_model: 80,
         encoder: StackConfig { n_layers: 4, n_heads: 4, d_ff: 160 },
         decoder: StackConfig { n_layers: 1, n_heads: 4, d_ff: 160 },
@@ -168,6 +170,9 @@ fn default_model() -> ModelConfig {
         final_norm: true,
         positions: Positions::SinusoidalInterleaved,
         output: Output::Tied,
+        shared_embedding: false,
+        scale_embedding: true,
+        source_frame: SourceFrame::End,
         activation: Activation::Relu,
         layer_norm_eps: 1e-5,
         special: SpecialIds::default(),

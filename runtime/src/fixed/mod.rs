@@ -1,5 +1,6 @@
 //! `i8` weights, `i16` activations, integers only: the numeric contract.
 
+mod activation;
 mod linear;
 mod norm;
 mod softmax;
@@ -8,7 +9,7 @@ mod tests;
 
 use model_format::Model;
 use model_format::NormI32;
-use model_format::config::Precision as Stored;
+use model_format::config::{Activation, Precision as Stored};
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 use model_format::layout::LinearI8;
@@ -26,6 +27,7 @@ pub struct FixedPoint;
 pub struct Range {
     low: i32,
     high: i32,
+    frac_bits: u32,
     #[cfg(feature = "saturation-counts")]
     tensor: usize,
 }
@@ -37,6 +39,7 @@ impl Range {
         Self {
             low: -limit,
             high: limit - 1,
+            frac_bits: u32::from(format.frac_bits.unsigned_abs()),
             #[cfg(feature = "saturation-counts")]
             tensor: crate::saturation::activation_index(model.config(), slot),
         }
@@ -47,6 +50,7 @@ impl Range {
         Self {
             low: -127,
             high: 127,
+            frac_bits: 0,
             #[cfg(feature = "saturation-counts")]
             tensor: crate::saturation::cache_index(_model.config(), _slot),
         }
@@ -187,9 +191,20 @@ impl Precision for FixedPoint {
         linear::write(linear, x, out, |_, value| range.saturate(value));
     }
 
-    fn project_relu(linear: &LinearI8<'_>, x: &[i16], range: Range, out: &mut [i16]) {
-        let range = Range { low: 0, ..range };
-        linear::write(linear, x, out, |_, value| range.saturate(value));
+    fn project_activated(
+        linear: &LinearI8<'_>,
+        x: &[i16],
+        activation: Activation,
+        range: Range,
+        out: &mut [i16],
+    ) {
+        match activation {
+            Activation::Relu => {
+                let range = Range { low: 0, ..range };
+                linear::write(linear, x, out, |_, value| range.saturate(value));
+            }
+            _ => project_gated(linear, x, activation, range, out),
+        }
     }
 
     fn project_add(linear: &LinearI8<'_>, x: &[i16], residual: Residual, stream: &mut [i16]) {
@@ -245,4 +260,21 @@ impl Precision for FixedPoint {
             range.saturate(rescale(acc, multiplier))
         });
     }
+}
+
+/// On its own, so that models with ReLU do not carry it through their registers.
+#[inline(never)]
+fn project_gated(
+    linear: &LinearI8<'_>,
+    x: &[i16],
+    activation: Activation,
+    range: Range,
+    out: &mut [i16],
+) {
+    let f = match activation {
+        Activation::Gelu => activation::gelu,
+        Activation::GeluTanh => activation::gelu_tanh,
+        Activation::Silu | Activation::Relu => activation::silu,
+    };
+    linear::write(linear, x, out, |_, value| range.saturate(f(value, range.frac_bits)));
 }

@@ -23,22 +23,28 @@ pub fn exp2_all(scores: &[i32], multiplier: i32, probabilities: &mut [i16]) -> u
 }
 
 /// `2^-z` in Q15 for `z >= 0` in Q12, at most 32767; within 0.51 units of the true value.
-///
-/// A polynomial of degree 4 for the fraction, minimax in relative error (3.0e-6), 1 at 0.
 #[inline(always)]
 fn exp2_neg(z: i32) -> i32 {
-    // Coefficient i times 2^i in Q30: every multiplication by a fraction in Q31 halves.
-    const C: [i32; 5] = [1 << 30, -1_488_342_683, 1_028_458_883, -457_187_050, 117_371_054];
     let whole = (z >> EXPONENT_BITS) as u32;
     let fraction = (z & ((1 << EXPONENT_BITS) - 1)) << (31 - EXPONENT_BITS);
     if whole > 15 {
         return 0;
     }
+    let p = exp2_fraction(fraction);
+    ((p + (1 << (14 + whole))) >> (15 + whole)).min(TOP)
+}
+
+/// `2^-fraction` in Q30 for a fraction in Q31: a polynomial of degree 4, minimax in relative error
+/// (3.0e-6), 1 at 0.
+#[inline(always)]
+pub fn exp2_fraction(fraction: i32) -> i32 {
+    // Coefficient i times 2^i in Q30: every multiplication by a fraction in Q31 halves.
+    const C: [i32; 5] = [1 << 30, -1_488_342_683, 1_028_458_883, -457_187_050, 117_371_054];
     let mut p = C[4];
     for c in [C[3], C[2], C[1], C[0]] {
         p = c + rescale(p, fraction);
     }
-    ((p + (1 << (14 + whole))) >> (15 + whole)).min(TOP)
+    p
 }
 
 /// The multiplier of `sum(u * v)`: `context * 2^15 / sum`, rounded half up.

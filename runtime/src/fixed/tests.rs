@@ -3,6 +3,7 @@
 use std::vec::Vec;
 
 use model_format::NormI32;
+use model_format::config::Activation;
 use model_format::layout::{Layout, LinearI8};
 use proptest::prelude::*;
 
@@ -11,9 +12,9 @@ use crate::precision::{AttentionScratch, HeadCache, Position, Precision, Rows};
 
 const WIDE: Range = Range { low: -32768, high: 32767, ..NO_TENSOR };
 #[cfg(feature = "saturation-counts")]
-const NO_TENSOR: Range = Range { low: 0, high: 0, tensor: usize::MAX };
+const NO_TENSOR: Range = Range { low: 0, high: 0, frac_bits: 0, tensor: usize::MAX };
 #[cfg(not(feature = "saturation-counts"))]
-const NO_TENSOR: Range = Range { low: 0, high: 0 };
+const NO_TENSOR: Range = Range { low: 0, high: 0, frac_bits: 0 };
 
 /// A matrix of any shape with its input, as plain vectors.
 #[derive(Debug)]
@@ -93,7 +94,7 @@ proptest! {
         let mut out = vec![0; case.bias.len()];
         FixedPoint::project(&case.linear(), &case.x, WIDE, &mut out);
         check(&out, case.truth(), ROUNDED_ONCE)?;
-        FixedPoint::project_relu(&case.linear(), &case.x, WIDE, &mut out);
+        FixedPoint::project_activated(&case.linear(), &case.x, Activation::Relu, WIDE, &mut out);
         check(&out, case.truth().into_iter().map(|v| v.max(0.0)), ROUNDED_ONCE)?;
     }
 

@@ -5,7 +5,7 @@ mod math;
 #[cfg(test)]
 mod tests;
 
-use model_format::config::Precision as Stored;
+use model_format::config::{Activation, Precision as Stored};
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 use model_format::layout::LinearF16;
@@ -13,7 +13,7 @@ use model_format::{Model, NormF16};
 
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
 use linear::{for_each_row, multiply_rows};
-use math::{exp, sqrt, widen};
+use math::{activate, exp, sqrt, widen};
 
 /// Floating-point arithmetic for cores with an FPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,14 @@ pub struct HalfFloat;
 pub struct Norm<'m> {
     weights: NormF16<'m>,
     eps: f32,
+}
+
+/// A table of embeddings.
+#[derive(Debug, Clone, Copy)]
+pub struct Embedding<'m> {
+    table: LinearF16<'m>,
+    /// What its rows are multiplied by.
+    scale: f32,
 }
 
 const Q30: f32 = 1.0 / (1 << 30) as f32;
@@ -38,7 +46,7 @@ impl Precision for HalfFloat {
     type Linear<'m> = LinearF16<'m>;
     type Norm<'m> = Norm<'m>;
     type Heads<'m> = ();
-    type Embedding<'m> = LinearF16<'m>;
+    type Embedding<'m> = Embedding<'m>;
     type Range = ();
     type Residual = ();
 
@@ -52,8 +60,13 @@ impl Precision for HalfFloat {
 
     fn heads<'m>(_: &Model<'m>, _: Slot) {}
 
-    fn embedding<'m>(model: &Model<'m>, slot: Slot, _: ActivationSlot) -> LinearF16<'m> {
-        model.linear_f16(slot)
+    fn embedding<'m>(model: &Model<'m>, slot: Slot, _: ActivationSlot) -> Embedding<'m> {
+        let table = model.linear_f16(slot);
+        let scale = match model.config().scale_embedding {
+            true => sqrt(table.cols as f32),
+            false => 1.0,
+        };
+        Embedding { table, scale }
     }
 
     fn range(_: &Model<'_>, _: ActivationSlot) {}
@@ -63,18 +76,17 @@ impl Precision for HalfFloat {
     fn residual(_: &Model<'_>, _: ActivationSlot, _: ActivationSlot) {}
 
     fn embed(
-        embedding: &LinearF16<'_>,
+        embedding: &Embedding<'_>,
         id: usize,
         position: &Position<'_, '_, Self>,
         out: &mut [f32],
     ) {
-        let scale = sqrt(embedding.cols as f32);
-        for (out, &w) in out.iter_mut().zip(embedding.row(id)) {
-            *out = widen(w) * scale;
+        for (out, &w) in out.iter_mut().zip(embedding.table.row(id)) {
+            *out = widen(w) * embedding.scale;
         }
         match position {
             Position::Learned { table, position } => {
-                for (out, &w) in out.iter_mut().zip(table.row(*position)) {
+                for (out, &w) in out.iter_mut().zip(table.table.row(*position)) {
                     *out += widen(w);
                 }
             }
@@ -102,12 +114,17 @@ impl Precision for HalfFloat {
         });
     }
 
-    fn project_relu(linear: &LinearF16<'_>, x: &[f32], _: (), out: &mut [f32]) {
+    fn project_activated(
+        linear: &LinearF16<'_>,
+        x: &[f32],
+        activation: Activation,
+        _: (),
+        out: &mut [f32],
+    ) {
         let mut out = out.iter_mut();
         for_each_row(linear, x, |_, value| {
             if let Some(out) = out.next() {
-                // Not `max`: its choice between -0 and 0 is the target's.
-                *out = if value > 0.0 { value } else { 0.0 };
+                *out = activate(activation, value);
             }
         });
     }

@@ -4,6 +4,7 @@ use std::vec::Vec;
 
 use half::f16;
 use model_format::NormF16;
+use model_format::config::Activation;
 use model_format::layout::{Layout, LinearF16};
 use proptest::prelude::*;
 
@@ -34,7 +35,7 @@ proptest! {
         let mut out = vec![0.0; rows];
         HalfFloat::project(&linear, &x, (), &mut out);
         let mut positive = vec![0.0; rows];
-        HalfFloat::project_relu(&linear, &x, (), &mut positive);
+        HalfFloat::project_activated(&linear, &x, Activation::Relu, (), &mut positive);
         let mut sums = vec![1.0; rows];
         HalfFloat::project_add(&linear, &x, (), &mut sums);
         for (row, &out) in out.iter().enumerate() {

@@ -18,7 +18,8 @@ impl<'m, P: Precision> Embedding<'m, P> {
     /// The source embedding.
     pub fn source(model: &Model<'m>) -> Self {
         let output = ActivationSlot::EncoderEmbed;
-        Self::new(model, Slot::SourceEmbedding, Slot::SourcePositions, output)
+        let table = Slot::source_table(model.config());
+        Self::new(model, table, Slot::SourcePositions, output)
     }
 
     /// The target embedding.
@@ -35,7 +36,7 @@ impl<'m, P: Precision> Embedding<'m, P> {
         }
     }
 
-    /// `out = embedding[id] * sqrt(d_model) + position`; `rotation` is that of `position`.
+    /// `out = embedding[id] * scale + position`; `rotation` is that of `position`.
     pub fn forward(
         &self,
         id: u16,

@@ -42,9 +42,7 @@ impl<'m, P: Precision> FeedForward<'m, P> {
         hidden: &mut [P::Activation],
         stream: &mut [P::Activation],
     ) {
-        match self.activation {
-            Activation::Relu => P::project_relu(&self.linear1, x, self.hidden_range, hidden),
-        }
+        P::project_activated(&self.linear1, x, self.activation, self.hidden_range, hidden);
         P::project_add(&self.linear2, hidden, self.residual, stream);
     }
 }

@@ -1,7 +1,8 @@
 //! The engine against finite differences, and against itself on single sentences.
 
 use model_format::config::{
-    Activation, ModelConfig, NormPlace, Output, Positions, SpecialIds, StackConfig,
+    Activation, Family, ModelConfig, NormPlace, Output, Positions, SourceFrame, SpecialIds,
+    StackConfig,
 };
 
 use super::*;
@@ -11,6 +12,10 @@ use crate::rng;
 /// Small architectures that use every choice at least once.
 pub fn architectures() -> Vec<ModelConfig> {
     let base = ModelConfig {
+        family: Family::EncoderDecoder,
+        shared_embedding: false,
+        scale_embedding: true,
+        source_frame: SourceFrame::End,
         d_model: 12,
         encoder: StackConfig { n_layers: 2, n_heads: 3, d_ff: 20 },
         decoder: StackConfig { n_layers: 2, n_heads: 2, d_ff: 18 },
