@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use model_format::config::ModelConfig;
+
 use crate::data::batch::Example;
 use crate::export::trained::Trained;
 
@@ -78,10 +80,8 @@ impl Ranges {
 pub fn calibrate(trained: &Trained<'_>, examples: &[Example]) -> Calibration {
     let mut ranges = Ranges::default();
     let config = &trained.config;
-    let (start, end) = (u32::from(config.special.start), u32::from(config.special.end));
     for example in examples {
-        let source: Vec<u32> = example.source.iter().copied().chain([end]).collect();
-        let target: Vec<u32> = [start].into_iter().chain(example.target.iter().copied()).collect();
+        let (source, target) = read_by_stacks(config, example);
         let mut observe = |name: &str, values: &[f32], shape: &[usize]| {
             let stack = if name.starts_with("encoder") { &config.encoder } else { &config.decoder };
             let cols = shape.last().copied().unwrap_or(1);
@@ -92,4 +92,21 @@ pub fn calibrate(trained: &Trained<'_>, examples: &[Example]) -> Calibration {
     let steps = |heads: &Vec<Vec<f32>>| heads.iter().map(|samples| best_step(samples)).collect();
     let cached_steps = ranges.samples.iter().map(|(name, heads)| (name.clone(), steps(heads)));
     Calibration { cached_steps: cached_steps.collect(), max_abs: ranges.max_abs }
+}
+
+/// What the encoder reads and what the decoder reads of an example; nothing for a stack that is not
+/// there.
+fn read_by_stacks(config: &ModelConfig, example: &Example) -> (Vec<u32>, Vec<u32>) {
+    let (mut source, mut target) = (Vec::new(), Vec::new());
+    let (start, end) = (u32::from(config.special.start), u32::from(config.special.end));
+    if config.has_encoder() {
+        source.extend(config.source_frame.has_start().then_some(start));
+        source.extend(&example.source);
+        source.extend(config.source_frame.has_end().then_some(end));
+    }
+    if config.has_decoder() {
+        target.push(start);
+        target.extend(&example.target);
+    }
+    (source, target)
 }

@@ -114,7 +114,7 @@ impl Exporter<'_> {
         .collect()
     }
 
-    /// From a shifted weight to the embedding: token embeddings are scaled by `sqrt(d_model)`.
+    /// From a shifted weight to the embedding: token embeddings may be scaled by `sqrt(d_model)`.
     fn embedding_multipliers(&self, slot: Slot, table: &QuantizedLinear) -> Result<Vec<i32>> {
         let (output, scale) = match slot {
             Slot::SourceEmbedding => (ActivationSlot::EncoderEmbed, true),
@@ -122,7 +122,11 @@ impl Exporter<'_> {
             Slot::TargetPositions => (ActivationSlot::DecoderEmbed, false),
             _ => (ActivationSlot::DecoderEmbed, true),
         };
-        let scale = if scale { f64::from(self.trained.config.d_model).sqrt() } else { 1.0 };
+        let config = &self.trained.config;
+        let scale = match scale && config.scale_embedding {
+            true => f64::from(config.d_model).sqrt(),
+            false => 1.0,
+        };
         let scale = scale / self.formats.step(output) * 2_f64.powi(-EMBEDDING_SHIFT);
         table.steps.iter().map(|step| multiplier(step * scale)).collect()
     }
@@ -224,7 +228,7 @@ fn norm_activations(trained: &Trained<'_>, slot: Slot) -> Result<(ActivationSlot
             (decoder(l, D::Sum1), decoder(l, D::Sum2), decoder(l, D::Norm2))
         }
         Slot::Decoder(l, DecoderSlot::Norm3) => {
-            (decoder(l, D::Sum2), decoder(l, D::Sum3), decoder(l, D::Norm3))
+            (ActivationSlot::decoder_middle(config, l), decoder(l, D::Sum3), decoder(l, D::Norm3))
         }
         _ => anyhow::bail!("no LayerNorm"),
     };

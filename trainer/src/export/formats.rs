@@ -30,6 +30,10 @@ impl ChosenFormats {
         let config = trained.config;
         let mut chosen = Self { config, formats: Vec::new() };
         for slot in ActivationSlot::all(&config) {
+            if !slot.is_used(&config) {
+                chosen.formats.push(QFormat::UNUSED);
+                continue;
+            }
             let bits = reader_bits(trained, slot)?;
             let frac_bits = match slot {
                 ActivationSlot::Logits => 0,
@@ -38,18 +42,41 @@ impl ChosenFormats {
             let bits = if slot == ActivationSlot::Logits { 32 } else { bits };
             chosen.formats.push(QFormat { frac_bits, bits });
         }
+        if config.shared_embedding {
+            chosen.share_embedding();
+        }
         for slot in Slot::all(&config) {
             chosen.fit_output(trained, slot)?;
         }
         if !config.final_norm {
-            let (encoder, decoder) = (config.encoder.n_layers, config.decoder.n_layers);
-            let memory = chosen.get(ActivationSlot::encoder_stream(&config, encoder));
-            chosen.set(ActivationSlot::Memory, memory);
-            let hidden = chosen.get(ActivationSlot::decoder_stream(&config, decoder));
-            chosen.set(ActivationSlot::DecoderFinal, hidden);
+            chosen.hand_over();
         }
         chosen.choose_logits(trained)?;
         Ok(chosen)
+    }
+
+    /// One table has one multiplier a row, so both embeddings take the coarser format.
+    fn share_embedding(&mut self) {
+        let slots = [ActivationSlot::EncoderEmbed, ActivationSlot::DecoderEmbed];
+        let [a, b] = slots.map(|slot| self.get(slot));
+        let coarser = QFormat { frac_bits: a.frac_bits.min(b.frac_bits), bits: a.bits.min(b.bits) };
+        for slot in slots {
+            self.set(slot, coarser);
+        }
+    }
+
+    /// Without a final LayerNorm a stack's result is its last residual stream.
+    fn hand_over(&mut self) {
+        let config = self.config;
+        let (encoder, decoder) = (config.encoder.n_layers, config.decoder.n_layers);
+        for (slot, stream) in [
+            (ActivationSlot::Memory, ActivationSlot::encoder_stream(&config, encoder)),
+            (ActivationSlot::DecoderFinal, ActivationSlot::decoder_stream(&config, decoder)),
+        ] {
+            if slot.is_used(&config) {
+                self.set(slot, self.get(stream));
+            }
+        }
     }
 
     /// The format of an activation.
@@ -96,7 +123,7 @@ impl ChosenFormats {
             true => Slot::TargetEmbedding,
             false => Slot::Output,
         };
-        let input = ActivationSlot::DecoderFinal;
+        let input = ActivationSlot::output_input(&self.config);
         let scale = self.row_steps(trained, slot, input)? * self.step(input);
         let bits = (MAX_SCALE / scale).log2().floor().clamp(0.0, MAX_FRAC_BITS.into());
         self.set(ActivationSlot::Logits, QFormat { frac_bits: bits as i8, bits: 32 });
