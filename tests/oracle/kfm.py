@@ -30,6 +30,8 @@ DECODER_TENSORS = (
     "cross_query cross_key cross_value cross_output cross_heads norm3 linear1 linear2"
 ).split()
 ENCODER_FORMATS = "norm1 query context sum1 norm2 hidden sum2".split()
+CROSS_TENSORS = "norm2 cross_query cross_key cross_value cross_output cross_heads".split()
+ACTIVATIONS = "relu gelu gelu_tanh silu".split()
 DECODER_FORMATS = "norm1 query context sum1 norm2 cross_query cross_context sum2 norm3 hidden sum3".split()
 
 
@@ -47,7 +49,10 @@ class Model:
         check(zlib.crc32(data[:-4]) == struct.unpack("<I", data[-4:])[0], "CRC")
         half, layout, family, self.post, final_norm, self.positions, output, activation = data[6:14]
         self.source_runs, self.target_runs, self.fold_case, self.replace_unknown = data[14:18]
-        check((layout, family, activation) == (0, 0, 0), "a layout, family or activation that is not known")
+        shared, self.plain_embedding, self.frame = data[18:21]
+        check(layout == 0 and family < 4 and activation < 4, "a layout, family or activation that is not known")
+        self.family, self.activation = family, ACTIVATIONS[activation]
+        has_encoder, has_decoder, has_cross = family != 1, family < 2, family == 0
         words = struct.unpack_from("<15H", data, 22)
         d, encoder, decoder = words[0], words[1:4], words[4:7]
         source_vocab, target_vocab, self.max_source, self.max_target = words[7:11]
@@ -94,24 +99,27 @@ class Model:
         def layer(names, heads, d_ff):
             tensors, shapes = {}, {"linear1": (d_ff, d), "linear2": (d, d_ff)}
             for name in names:
+                exists = has_cross or names is ENCODER_TENSORS or name not in CROSS_TENSORS
                 if "norm" in name:
-                    tensors[name] = norm()
+                    tensors[name] = norm(exists)
                 elif "heads" in name:
-                    tensors[name] = tensor(6, heads, 2, not half)
+                    tensors[name] = tensor(6, heads, 2, exists and not half)
                 else:
-                    tensors[name] = linear(*shapes.get(name, (d, d)))
+                    tensors[name] = linear(*shapes.get(name, (d, d)), exists)
             return tensors
 
         tied, learned = output < 2, self.positions == 2
-        self.source_table = linear(source_vocab, d)
-        self.target_table = linear(target_vocab, d)
+        source_table = linear(source_vocab, d, has_encoder and not shared)
+        self.target_table = linear(target_vocab, d, has_decoder)
         self.target_look_up = tensor(8, target_vocab, 1, tied and not half)
-        self.source_positions = linear(self.max_source, d, learned)
-        self.target_positions = linear(self.max_target, d, learned)
+        self.source_positions = linear(self.max_source, d, learned and has_encoder)
+        self.target_positions = linear(self.max_target, d, learned and has_decoder)
         self.frequencies = tensor(7, d // 2, 2, not learned)
         self.output = linear(target_vocab, d, not tied) or self.target_table
-        self.encoder_norm = norm(final_norm)
-        self.decoder_norm = norm(final_norm)
+        self.encoder_norm = norm(final_norm and has_encoder)
+        self.decoder_norm = norm(final_norm and has_decoder)
+        self.source_table = self.target_table if shared else source_table
+        self.source_look_up = self.target_look_up if shared else None
         # A layer is its tensors and its formats, by name.
         self.encoder = [(layer(ENCODER_TENSORS, *encoder[1:]), f) for f in f_encoder]
         self.decoder = [(layer(DECODER_TENSORS, *decoder[1:]), f) for f in f_decoder]
@@ -119,20 +127,26 @@ class Model:
 
         # Section 8.
         source, rest = read_vocabulary(vocabulary, source_vocab)
-        self.target_texts, rest = read_vocabulary(rest, target_vocab)
+        self.target_texts, rest = (source, rest) if shared else read_vocabulary(rest, target_vocab)
         check(not rest, "vocabulary")
-        self.source_ids = {text: i for i, text in enumerate(source) if text}
+        # A decoder-only model reads its prompt with the target's symbols.
+        read = source if has_encoder else self.target_texts
+        self.ids = {text: i for i, text in enumerate(read) if text}
 
-    def tokenise(self, text):
-        symbols = RUN.findall(text) if self.source_runs else list(text)
-        check(symbols, "empty")
+    def symbol_ids(self, text):
+        runs = self.target_runs if self.family == 1 else self.source_runs
+        symbols = RUN.findall(text) if runs else list(text)
+        check(symbols or self.family == 1, "empty")
         if self.fold_case:
             symbols = ["".join(c.lower() for c in symbol) for symbol in symbols]
         check(all(len(symbol.encode()) <= 64 for symbol in symbols), "a symbol that is too long")
-        check(self.replace_unknown or all(s in self.source_ids for s in symbols), "an unknown symbol")
-        ids = [self.source_ids.get(symbol, self.unknown) for symbol in symbols] + [self.end]
-        check(len(ids) <= self.max_source, "too long")
-        return ids
+        check(self.replace_unknown or all(s in self.ids for s in symbols), "an unknown symbol")
+        return [self.ids.get(symbol, self.unknown) for symbol in symbols]
+
+    def framed(self, ids):
+        before, after = [[], [self.start], []][self.frame], [[self.end], [self.end], []][self.frame]
+        check(len(before + ids + after) <= self.max_source, "too long")
+        return before + ids + after
 
     def text(self, ids):
         texts = (self.target_texts[i] for i in ids)
@@ -221,6 +235,44 @@ def exp2(z):
     return min(32767, (p + (1 << (14 + k))) >> (15 + k))
 
 
+def exp2_q20(z):
+    """2^-z in Q30, of z in Q20."""
+    p, fraction = EXP2[4], (z & (2**20 - 1)) << 11
+    for c in EXP2[3::-1]:
+        p = c + rescale(p, fraction)
+    return p >> (z >> 20)
+
+
+def reciprocal(d):
+    """1 / d in Q30, of d in Q29."""
+    r = (2**31 // (d >> 14)) << 14
+    return (r * (2**31 - ((d * r) >> 29))) >> 30
+
+
+def sigmoid(a):
+    return reciprocal(2**29 + (exp2_q20(rescale(a << 6, 1549082005)) >> 1))
+
+
+def tanh_gate(a):
+    return sigmoid((a * (107090253 + ((76616651 * (a * a >> 16)) >> 20))) >> 26)
+
+
+def normal_distribution(a):
+    t, s = reciprocal(2**29 + ((a * 248723584) >> 17)), 0
+    for c in 569837701, -780155054, 763115691, -152738022, 136810595:
+        s = ((s + c) * t) >> 30
+    return 2**30 - ((s * exp2_q20(rescale((a * a >> 16) << 6, 774541002))) >> 30)
+
+
+GATES = {"gelu": (6, normal_distribution), "gelu_tanh": (6, tanh_gate), "silu": (32, sigmoid)}
+
+
+def gated(x, f, limit, gate):
+    a = (abs(x) << 16) >> f
+    g = gate(a) if a < limit else 2**30
+    return (x * (g if x >= 0 else 2**30 - g) + 2**29) >> 30
+
+
 def reciprocal_sqrt(v):
     """(y, s): D / sqrt(V) in Q20 is D y / 2^s."""
     z = (64 - v.bit_length()) & ~1
@@ -247,8 +299,15 @@ class Fixed:
     def linear(self, tensor, x, f):
         return sat(self.product(tensor, x), f)
 
-    def relu(self, tensor, x, f):
-        return [max(0, v) for v in self.linear(tensor, x, f)]
+    def activated(self, tensor, x, f):
+        if self.model.activation == "relu":
+            return [max(0, v) for v in self.linear(tensor, x, f)]
+        limit, gate = GATES[self.model.activation]
+        return sat((gated(v, f[0], limit << 16, gate) for v in self.product(tensor, x)), f)
+
+    def mean(self, xs):
+        n = len(xs)
+        return [(2 * sum(column) + n) // (2 * n) for column in zip(*xs)]
 
     def key_or_value(self, tensor, x):
         return [max(-127, min(127, v)) for v in self.product(tensor, x)]
@@ -320,20 +379,95 @@ LN2_HIGH, LN2_LOW, INV_LN2 = struct.unpack(">3f", bytes.fromhex("3f317200 35bfbe
 
 
 def expf(x):
-    """The `expf` of the crate libm, which is FreeBSD's, where x is not positive."""
+    """The `expf` of the crate libm, which is FreeBSD's."""
     if x < -103.97208:
         return 0.0
+    if x >= 88.722839:
+        return math.inf
     k, high, low = 0, x, 0.0
-    if x < -0.5 * math.log(2):
-        k = int(f32(f32(INV_LN2 * x) - 0.5)) if x < -1.5 * math.log(2) else -1
+    if abs(x) > 0.5 * math.log(2):
+        sign = -1 if x < 0 else 1
+        k = int(f32(f32(INV_LN2 * x) + 0.5 * sign)) if abs(x) > 1.5 * math.log(2) else sign
         high, low = f32(x - f32(k * LN2_HIGH)), f32(k * LN2_LOW)
         x = f32(high - low)
-    elif x >= -(2**-14):
+    elif abs(x) <= 2**-14:
         return f32(1 + x)
     xx = f32(x * x)
     c = f32(x - f32(xx * f32(0xAAAA8F / 2**26 + f32(xx * (-0xB55215 / 2**32)))))
     y = f32(1 + f32(f32(f32(f32(x * c) / f32(2 - c)) - low) + high))
     return f32(math.ldexp(y, k))
+
+
+def constants(hexes):
+    return struct.unpack(f">{len(hexes.split())}f", bytes.fromhex(hexes))
+
+
+# Numerators and denominators (whose first coefficient is 1) of FreeBSD's erff, by its ranges.
+ERF_SMALL = (
+    constants("3e0375d4 bea66beb bce9528f bbbd1489 b7c756b1"),
+    constants("3f800000 3ecbbbce 3d852a63 3ba68116 390aee49 b684e21a"),
+)
+ERF_NEAR_ONE = (
+    constants("bb1acdc6 3ed46805 bebe9208 3ea2fe54 bde31cc2 3d1151b3 bb0df9c0"),
+    constants("3f800000 3dd9f331 3f0a5785 3d931ae7 3e013307 3c5f6e13 3c445aa3"),
+)
+ERFC_LOW = (
+    constants("bc21a093 bf31a0b7 c128f022 c2798057 c322658c c3389ae7 c2a2932b c11d077e"),
+    constants("3f800000 419d35ce 4309a863 43d9486f 442158c9 43d6810b 42d9451f 40d23f7c bd777f97"),
+)
+ERFC_HIGH = (
+    constants("bc21a092 bf4c9dd4 c18e104b c320a2ea c41f6441 c480230b c3f1c275"),
+    constants("3f800000 41f2b459 43a2e571 44c01759 4547fdbb 451f90ce 43ed43a7 c1b38712"),
+)
+(ERX,) = constants("3f58560b")
+(EFX8,) = constants("3f8375d4")
+
+
+def ratio(polynomials, s):
+    values = []
+    for coefficients in polynomials:
+        value = coefficients[-1]
+        for c in coefficients[-2::-1]:
+            value = f32(c + f32(s * value))
+        values.append(value)
+    return f32(values[0] / values[1])
+
+
+def erff(x):
+    """The `erff` of the crate libm, which is FreeBSD's."""
+    a = abs(x)
+    if a < 2**-28:
+        return f32(0.125 * f32(f32(8 * x) + f32(EFX8 * x)))
+    if a < 0.84375:
+        return f32(x + f32(x * ratio(ERF_SMALL, f32(x * x))))
+    if a >= 6:
+        complement = 2**-120
+    elif a < 1.25:
+        complement = f32(f32(1 - ERX) - ratio(ERF_NEAR_ONE, f32(a - 1)))
+    else:
+        (bits,) = struct.unpack("<I", struct.pack("<f", a))
+        (z,) = struct.unpack("<f", struct.pack("<I", bits & 0xFFFFE000))
+        r = ratio(ERFC_LOW if bits < 0x4036DB6D else ERFC_HIGH, f32(1 / f32(a * a)))
+        first = expf(f32(f32(-z * z) - 0.5625))
+        second = expf(f32(f32(f32(z - a) * f32(z + a)) + r))
+        complement = f32(f32(first * second) / a)
+    return math.copysign(f32(1 - complement), x)
+
+
+def silu(x):
+    return f32(x / f32(1 + expf(-x)))
+
+
+def gelu(x):
+    return f32(f32(0.5 * x) * f32(1 + erff(f32(x * f32(math.sqrt(0.5))))))
+
+
+def gelu_tanh(x):
+    cube = f32(f32(f32(f32(0.044715) * x) * x) * x)
+    return f32(x / f32(1 + expf(f32(f32(-1.5957691) * f32(x + cube)))))
+
+
+FLOAT_ACTIVATIONS = {"relu": lambda x: max(0.0, x), "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu}
 
 
 class Half:
@@ -351,8 +485,12 @@ class Half:
 
     logits = key_or_value = linear
 
-    def relu(self, tensor, x, _):
-        return [max(0.0, v) for v in self.linear(tensor, x)]
+    def activated(self, tensor, x, _):
+        activation = FLOAT_ACTIVATIONS[self.model.activation]
+        return rounded(activation(v) for v in self.linear(tensor, x))
+
+    def mean(self, xs):
+        return rounded(sum_in_order(column) / len(xs) for column in zip(*xs))
 
     def residual(self, tensor, y, x, *_):
         return rounded(map(add, x, self.linear(tensor, y)))
@@ -374,7 +512,7 @@ class Half:
         return rounded(dot(column, u) * scale for column in zip(*values))
 
     def embed(self, table, _, i, positions, p, __):
-        scale = f32(math.sqrt(self.model.d))
+        scale = 1.0 if self.model.plain_embedding else f32(math.sqrt(self.model.d))
         word = rounded(column[i] * scale for column in table[0])
         place = [column[p] for column in positions[0]] if positions else sinusoid_f32(self.model, p)
         return rounded(map(add, word, place))
@@ -427,12 +565,13 @@ class Interpreter:
             return self.attention(layer, "cross_", heads, xs, memory)
 
         def feed_forward(xs):
-            return [self.ops.relu(tensors["linear1"], x, f["hidden"]) for x in xs]
+            return [self.ops.activated(tensors["linear1"], x, f["hidden"]) for x in xs]
 
-        blocks = [(self_attention, "output"), (cross_attention, "cross_output"), (feed_forward, "linear2")]
-        if memory is None:
-            del blocks[1]
-        for n, (inner, last) in enumerate(blocks, 1):
+        decoder = "cross_query" in tensors
+        blocks = [(1, self_attention, "output"), (3 if decoder else 2, feed_forward, "linear2")]
+        if memory is not None:
+            blocks.insert(1, (2, cross_attention, "cross_output"))
+        for n, inner, last in blocks:
             norm, f_norm, f_sum = tensors[f"norm{n}"], f[f"norm{n}"], f[f"sum{n}"]
             ys = inner(xs if self.model.post else self.norm(norm, xs, f_norm))
             xs = [self.ops.residual(tensors[last], y, x, f_x, f_sum) for x, y in zip(xs, ys)]
@@ -442,38 +581,66 @@ class Interpreter:
     def norm(self, tensor, xs, f):
         return [self.ops.norm(tensor, x, f) for x in xs]
 
-    def run(self, text):
-        """The answer and the hash of all logits."""
-        m, ops = self.model, self.ops
+    def encode(self, ids):
+        """`memory` of source ids."""
+        m = self.model
         xs, f_x = [
-            ops.embed(m.source_table, None, i, m.source_positions, p, m.f_source)
-            for p, i in enumerate(m.tokenise(text))
+            self.ops.embed(m.source_table, m.source_look_up, i, m.source_positions, p, m.f_source)
+            for p, i in enumerate(ids)
         ], m.f_source
         for layer in m.encoder:
             xs, f_x = self.layer(layer, m.encoder_heads, xs, f_x, ([], []))
-        if m.encoder_norm:
-            xs = self.norm(m.encoder_norm, xs, m.f_memory)
+        return self.norm(m.encoder_norm, xs, m.f_memory) if m.encoder_norm else xs
 
+    def logits(self, x):
+        """The logits of what the output reads, which go into the hash."""
+        logits = self.ops.logits(self.model.output, x)
+        for byte in struct.pack(f"<{len(logits)}{self.ops.logit}", *logits):
+            self.hash = (self.hash ^ byte) * 0x100000001B3 % 2**64
+        return logits
+
+    def run(self, text):
+        """The answer and the hash of all logits."""
+        self.hash = 0xCBF29CE484222325
+        ids = self.model.symbol_ids(text)
+        answer = self.generate(ids) if self.model.family < 2 else self.label(ids)
+        return self.model.text(answer), self.hash
+
+    def label(self, ids):
+        first = 1 if self.model.frame == 1 else 0
+        memory = self.encode(self.model.framed(ids))
+        tagger = self.model.family == 2
+        xs = memory[first : first + len(ids)] if tagger else [self.ops.mean(memory)]
+        return [max(range(len(logits)), key=logits.__getitem__) for logits in map(self.logits, xs)]
+
+    def generate(self, ids):
+        m, ops = self.model, self.ops
+        prompt, memory = ids, [None for _ in m.decoder]
+        if m.family == 0:
+            prompt, memory = [], [([], []) for _ in m.decoder]
+            xs = self.encode(m.framed(ids))
+            for (tensors, _), cache in zip(m.decoder, memory):
+                self.remember(tensors, "cross_", xs, cache)
+        check(len(prompt) < m.max_target, "too long")
         own = [([], []) for _ in m.decoder]
-        memory = [([], []) for _ in m.decoder]
-        for (tensors, _), cache in zip(m.decoder, memory):
-            self.remember(tensors, "cross_", xs, cache)
-        produced, last, hash_ = [], m.start, 0xCBF29CE484222325
-        while last != m.end and len(produced) < m.max_target:
-            p = len(produced)
+        produced, last = [], m.start
+        for p in range(m.max_target):
             x = ops.embed(m.target_table, m.target_look_up, last, m.target_positions, p, m.f_target)
             xs, f_x = [x], m.f_target
             for layer, *caches in zip(m.decoder, own, memory):
                 xs, f_x = self.layer(layer, m.decoder_heads, xs, f_x, *caches)
+            if p < len(prompt):
+                last = prompt[p]
+                continue
             if m.decoder_norm:
                 xs = self.norm(m.decoder_norm, xs, m.f_hidden)
-            logits = ops.logits(m.output, xs[0])
-            for byte in struct.pack(f"<{len(logits)}{ops.logit}", *logits):
-                hash_ = (hash_ ^ byte) * 0x100000001B3 % 2**64
+            logits = self.logits(xs[0])
             # `max` gives the first of equals.
             last = max((i for i in range(len(logits)) if i not in (m.pad, m.start)), key=logits.__getitem__)
+            if last == m.end:
+                break
             produced.append(last)
-        return m.text(i for i in produced if i != m.end), hash_
+        return produced
 
 
 def main():
