@@ -24,6 +24,7 @@ pub mod device;
 pub mod engine;
 pub mod evaluate;
 pub mod export;
+pub mod heat_map;
 pub mod model;
 pub mod optimizer;
 pub mod params;
