@@ -100,7 +100,7 @@ fn differences(model: &TrainedModel, words: &[String], answers: &[Answer]) -> Ve
                 target: model.target.encode(&answer.text),
             })
             .collect();
-        let pairs = Pairs::pack(&examples, special);
+        let pairs = Pairs::pack(&examples, model.config());
         let logits = reference.logits(&pairs).expect("candle computes");
         let mut rows = logits.chunks_exact(vocab).zip(&pairs.labels);
         for ((word, answer), &(_, len)) in words.iter().zip(answers).zip(&pairs.target.spans) {

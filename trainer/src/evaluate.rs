@@ -163,7 +163,7 @@ pub fn loss(network: &Network, params: &[f32], examples: &[Example], threads: us
         let mut workspace = Workspace::default();
         let mut sum = LossSum::default();
         for batch in part.chunks(64) {
-            let pairs = Pairs::pack(batch, network.config.special);
+            let pairs = Pairs::pack(batch, &network.config);
             network.forward(params, &pairs, None, &mut workspace);
             let options = LossOptions { smoothing: 0.0, scale: 1.0 };
             sum += network.loss(&pairs, options, &mut workspace);

@@ -159,7 +159,7 @@ fn slices(
         let examples = slice_of(batch, slice, train.workers).map(|i| &examples[i as usize]);
         let key = rng::key(&[train.seed, step, slice as u64]);
         Slice {
-            pairs: Pairs::pack(examples, network.config.special),
+            pairs: Pairs::pack(examples, &network.config),
             dropout: Dropout { key, rates: train.dropout },
         }
     };

@@ -1,6 +1,6 @@
 //! Batches: packed sentences without padding, of similar length, in a seeded order.
 
-use model_format::config::SpecialIds;
+use model_format::config::{Family, ModelConfig};
 
 use crate::engine::attention::Span;
 use crate::rng;
@@ -31,33 +31,50 @@ impl Packed {
 /// One example as ids: the symbols only, without start and end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Example {
-    /// Source symbols.
+    /// Source symbols; none for a language model.
     pub source: Vec<u32>,
-    /// Target symbols.
+    /// Target symbols; a label for every source symbol of a tagger, one label of a classifier.
     pub target: Vec<u32>,
 }
 
 /// Packed examples for teacher forcing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pairs {
-    /// Symbols, then end.
+    /// Symbols in their frame; empty sentences for a language model.
     pub source: Packed,
-    /// Start, then symbols.
+    /// What the decoder reads: start, then symbols. Without a decoder, the labels; its spans always
+    /// are those of `labels` and of the rows of logits.
     pub target: Packed,
-    /// Symbols, then end: what `target` must predict.
+    /// What is to be predicted: symbols, then end; without a decoder, the labels.
     pub labels: Vec<u32>,
+}
+
+/// The ids that an encoder reads: `symbols` in their frame.
+pub fn framed<'a>(config: &ModelConfig, symbols: &'a [u32]) -> impl Iterator<Item = u32> + use<'a> {
+    let (frame, special) = (config.source_frame, config.special);
+    let start = frame.has_start().then_some(u32::from(special.start));
+    let end = frame.has_end().then_some(u32::from(special.end));
+    start.into_iter().chain(symbols.iter().copied()).chain(end)
 }
 
 impl Pairs {
     /// Packs examples.
-    pub fn pack<'a>(examples: impl IntoIterator<Item = &'a Example>, special: SpecialIds) -> Self {
+    pub fn pack<'a>(examples: impl IntoIterator<Item = &'a Example>, config: &ModelConfig) -> Self {
+        let (start, end) = (u32::from(config.special.start), u32::from(config.special.end));
         let mut pairs = Self::default();
-        for example in examples {
-            pairs.source.push(example.source.iter().copied().chain([special.end.into()]));
-            pairs
-                .target
-                .push([special.start.into()].into_iter().chain(example.target.iter().copied()));
-            pairs.labels.extend(example.target.iter().copied().chain([special.end.into()]));
+        for Example { source, target } in examples {
+            match config.family {
+                Family::DecoderOnly => pairs.source.push([]),
+                _ => pairs.source.push(framed(config, source)),
+            }
+            let symbols = target.iter().copied();
+            if config.has_decoder() {
+                pairs.target.push([start].into_iter().chain(symbols.clone()));
+                pairs.labels.extend(symbols.chain([end]));
+            } else {
+                pairs.target.push(symbols.clone());
+                pairs.labels.extend(symbols);
+            }
         }
         pairs
     }

@@ -1,47 +1,87 @@
-//! Greedy decoding of many sentences at once, with a KV cache.
+//! The best output of many sentences at once: greedy decoding with a KV cache, or labels.
+
+use model_format::config::Family;
 
 use super::Workspace;
 use super::attention::Span;
 use super::layers::{AttentionActs, Visibility, reset};
 use super::network::Network;
 use super::stack::{LayerActs, Pass};
-use crate::data::batch::Packed;
+use crate::data::batch::{Packed, Pairs, framed};
 
 /// Sentences decoded together: enough for the matrix products, few enough for the cache.
 const SENTENCES: usize = 128;
 
-/// One greedy output.
+/// One output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded {
-    /// Without start and end.
+    /// Without start, prompt and end; of a model without a decoder, the labels.
     pub ids: Vec<u32>,
-    /// Whether the end id came before the length limit.
+    /// Whether the end id came before the length limit; always where there is no decoder.
     pub ended: bool,
 }
 
 impl Network {
-    /// The greedy output of every source (symbols only; the end id is added here).
+    /// The best output of every source (symbols only; its frame is added here): the greedy one, or the
+    /// labels. The source of a language model is the prompt that it goes on with.
     pub fn greedy(&self, params: &[f32], sources: &[&[u32]]) -> Vec<Decoded> {
         let mut workspace = Workspace::default();
         let mut order: Vec<usize> = (0..sources.len()).collect();
         order.sort_by_key(|&i| sources[i].len());
         let mut decoded = vec![Decoded { ids: Vec::new(), ended: false }; sources.len()];
         for chunk in order.chunks(SENTENCES) {
-            let mut source = Packed::default();
-            for &i in chunk {
-                source.push(sources[i].iter().copied().chain([self.config.special.end.into()]));
-            }
-            for (&i, d) in chunk.iter().zip(self.greedy_chunk(params, &source, &mut workspace)) {
+            let sources: Vec<&[u32]> = chunk.iter().map(|&i| sources[i]).collect();
+            let outputs = match self.config.family {
+                Family::EncoderDecoder => {
+                    let prompts = vec![[].as_slice(); chunk.len()];
+                    let source = self.packed_sources(&sources);
+                    self.greedy_chunk(params, &source, &prompts, &mut workspace)
+                }
+                Family::DecoderOnly => {
+                    let source = Packed { ids: Vec::new(), spans: vec![(0, 0); chunk.len()] };
+                    self.greedy_chunk(params, &source, &sources, &mut workspace)
+                }
+                Family::Tagger | Family::Classifier => {
+                    self.label_chunk(params, &sources, &mut workspace)
+                }
+            };
+            for (&i, d) in chunk.iter().zip(outputs) {
                 decoded[i] = d;
             }
         }
         decoded
     }
 
+    fn packed_sources(&self, sources: &[&[u32]]) -> Packed {
+        let mut packed = Packed::default();
+        sources.iter().for_each(|source| packed.push(framed(&self.config, source)));
+        packed
+    }
+
+    /// The label with the highest logit for every symbol, or for every sentence.
+    fn label_chunk(
+        &self,
+        params: &[f32],
+        sources: &[&[u32]],
+        workspace: &mut Workspace,
+    ) -> Vec<Decoded> {
+        let pairs = Pairs { source: self.packed_sources(sources), ..Pairs::default() };
+        self.forward(params, &pairs, None, workspace);
+        let mut best = self.best_ids(&workspace.logits).into_iter();
+        let labels = |source: &&[u32]| match self.config.family {
+            Family::Tagger => source.len(),
+            _ => 1,
+        };
+        let lengths = sources.iter().map(labels);
+        lengths.map(|n| Decoded { ids: best.by_ref().take(n).collect(), ended: true }).collect()
+    }
+
+    /// `source` is empty without an encoder; each output begins with what follows its prompt.
     fn greedy_chunk(
         &self,
         params: &[f32],
         source: &Packed,
+        prompts: &[&[u32]],
         workspace: &mut Workspace,
     ) -> Vec<Decoded> {
         let pass = Pass { network: self, params, dropout: None };
@@ -60,13 +100,14 @@ impl Network {
             let mut still = Vec::with_capacity(active.len());
             last.clear();
             for (&s, id) in active.iter().zip(best) {
-                if id == u32::from(self.config.special.end) {
+                let prompted = prompts[s].get(position).copied();
+                if prompted.is_none() && id == u32::from(self.config.special.end) {
                     decoded[s].ended = true;
-                } else {
-                    decoded[s].ids.push(id);
-                    still.push(s);
-                    last.push(id);
+                    continue;
                 }
+                decoded[s].ids.extend(prompted.is_none().then_some(id));
+                still.push(s);
+                last.push(prompted.unwrap_or(id));
             }
             active = still;
             if active.is_empty() {
@@ -85,15 +126,17 @@ impl Network {
         workspace: &mut Workspace,
     ) -> Vec<LayerActs> {
         let Workspace { encoder, scratch, .. } = workspace;
-        pass.forward(&self.encoder, source, None, encoder, scratch);
-        let memory = encoder.output(&self.encoder, self.config.norm);
+        if let Some(stack) = &self.encoder {
+            pass.forward(stack, source, None, encoder, scratch);
+        }
+        let memory = self.encoder.as_ref().map(|e| encoder.output(e, self.config.norm));
         let cache_len = source.spans.len() * max_len * 2 * usize::from(self.config.d_model);
-        let layers = self.decoder.layers.iter();
+        let layers = self.decoder.iter().flat_map(|decoder| &decoder.layers);
         layers
             .map(|layer| {
                 let mut acts = LayerActs::default();
                 acts.self_attention.branch.key_value.resize(cache_len, 0.0);
-                if let Some((attention, _)) = &layer.cross_attention {
+                if let (Some((attention, _)), Some(memory)) = (&layer.cross_attention, memory) {
                     let out = &mut acts.cross_attention.branch.key_value;
                     attention.key_value.forward(pass.params, memory, out);
                 }
@@ -102,14 +145,17 @@ impl Network {
             .collect()
     }
 
-    /// The id with the highest logit in each row, the lowest id of equals; never pad or start.
+    /// The id with the highest logit in each row, the lowest id of equals; never a decoder's pad or
+    /// start.
     fn best_ids(&self, logits: &[f32]) -> Vec<u32> {
         let special = self.config.special;
+        let has_decoder = self.config.has_decoder();
         let rows = logits.chunks_exact(self.config.target_vocab.into());
         rows.map(|row| {
             let mut best: Option<(u32, f32)> = None;
             for (id, &logit) in (0u32..).zip(row) {
-                let banned = id == u32::from(special.pad) || id == u32::from(special.start);
+                let banned =
+                    has_decoder && (id == u32::from(special.pad) || id == u32::from(special.start));
                 if !banned && best.is_none_or(|(_, most)| logit > most) {
                     best = Some((id, logit));
                 }
@@ -136,10 +182,11 @@ impl Step<'_> {
         let Pass { network, params, .. } = self.pass;
         let place = network.config.norm;
         let Workspace { decoder, logits, scratch, .. } = workspace;
+        let Some(stack) = &network.decoder else { return };
         let queries: Vec<Span> = (0..last.len()).map(|i| (i, 1)).collect();
-        self.pass.embed(&network.decoder, last, |_| self.position, &mut decoder.embedded);
+        self.pass.embed(stack, last, |_| self.position, &mut decoder.embedded);
         let mut x = decoder.embedded.as_slice();
-        for (layer, acts) in network.decoder.layers.iter().zip(layers) {
+        for (layer, acts) in stack.layers.iter().zip(layers) {
             let LayerActs { self_attention, cross_attention, feed_forward } = acts;
             let who = |spans| Visibility {
                 query_spans: &queries,
@@ -168,7 +215,7 @@ impl Step<'_> {
             });
             x = feed_forward.output(place);
         }
-        if let Some(norm) = network.decoder.norm {
+        if let Some(norm) = stack.norm {
             let (d, eps) = (network.config.d_model.into(), network.config.layer_norm_eps);
             norm.forward(params, x, d, eps, &mut decoder.norm);
             x = &decoder.norm.out;

@@ -13,7 +13,7 @@ pub struct DropoutRates {
     pub residual: f32,
     /// On attention probabilities.
     pub attention: f32,
-    /// After the feed-forward's ReLU.
+    /// After the feed-forward's activation.
     pub activation: f32,
 }
 
@@ -61,8 +61,7 @@ impl Dropout {
             Place::Embedding => (0, 3, 0.0),
             Place::Output => (0, 4, 0.0),
         };
-        // The place of its embedding tells a stack from the other.
-        let place = |kind| [stack.embedding.tokens as u64, layer as u64, number, kind];
+        let place = |kind| [stack.dropout_key, layer as u64, number, kind];
         Masks {
             residual: self.mask(&place(0), self.rates.residual),
             inner: self.mask(&place(1), inner),

@@ -192,35 +192,37 @@ pub fn layer_norm_backward(
 /// Cross-entropy with label smoothing over rows of `vocab` logits, which become gradients times
 /// `scale`. Returns (smoothed loss, plain negative log likelihood), summed over rows.
 ///
-/// The smoothing mass is spread over all ids but `pad` (Szegedy et al. 2016).
+/// The smoothing mass is spread over all ids but `pad`, where there is one (Szegedy et al. 2016).
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn cross_entropy(
     logits: &mut [f32],
     targets: &[u32],
     vocab: usize,
-    pad: usize,
+    pad: Option<usize>,
     smoothing: f32,
     scale: f32,
 ) -> (f64, f64) {
-    let share = smoothing / (vocab - 1) as f32;
+    let spread = (vocab - usize::from(pad.is_some())) as f32;
+    let share = smoothing / spread;
     let mut total = (0f64, 0f64);
     for (row, &target) in logits.chunks_exact_mut(vocab).zip(targets) {
         let target = target as usize;
         let max = max_of(row);
-        let logit_sum = sum_by([row], |[logit]| logit) - row[pad];
+        let logit_sum = sum_by([row], |[logit]| logit) - pad.map_or(0.0, |pad| row[pad]);
         let at_target = row[target];
         row.iter_mut().for_each(|v| *v = exp(*v - max));
         let sum = sum_by([row], |[exp]| exp);
         let log_sum = max + sum.ln();
         total.1 += f64::from(log_sum - at_target);
         total.0 += f64::from(
-            (1.0 - smoothing) * (log_sum - at_target)
-                + share * ((vocab - 1) as f32 * log_sum - logit_sum),
+            (1.0 - smoothing) * (log_sum - at_target) + share * (spread * log_sum - logit_sum),
         );
         let inverse = scale / sum;
-        let pad_gradient = row[pad] * inverse;
+        let pad_gradient = pad.map(|pad| (pad, row[pad] * inverse));
         row.iter_mut().for_each(|v| *v = *v * inverse - share * scale);
-        row[pad] = pad_gradient;
+        if let Some((pad, gradient)) = pad_gradient {
+            row[pad] = gradient;
+        }
         row[target] -= (1.0 - smoothing) * scale;
     }
     total
@@ -251,23 +253,25 @@ mod tests {
 
     #[test]
     fn cross_entropy_matches_its_definition() {
-        let (vocab, pad, smoothing) = (7, 0, 0.1);
+        let (vocab, smoothing) = (7, 0.1);
         let logits: Vec<f32> = (0..14).map(|i| (i as f32 * 1.7).sin() * 3.0).collect();
-        let mut row = logits.clone();
-        let (loss, nll) = cross_entropy(&mut row, &[3, 6], vocab, pad, smoothing, 1.0);
-        let (mut expected, mut expected_nll) = (0.0, 0.0);
-        for (r, &target) in [3usize, 6].iter().enumerate() {
-            let x: Vec<f64> = logits[r * 7..][..7].iter().map(|&v| f64::from(v)).collect();
-            let log_sum = x.iter().map(|v| v.exp()).sum::<f64>().ln();
-            expected_nll += log_sum - x[target];
-            for i in 0..vocab {
-                let q =
-                    if i == pad { 0.0 } else { 0.1 / 6.0 } + if i == target { 0.9 } else { 0.0 };
-                expected += q * (log_sum - x[i]);
-                let gradient = (x[i] - log_sum).exp() - q;
-                assert!((f64::from(row[r * 7 + i]) - gradient).abs() < 1e-6);
+        for (pad, share) in [(Some(0), 0.1 / 6.0), (None, 0.1 / 7.0)] {
+            let mut row = logits.clone();
+            let (loss, nll) = cross_entropy(&mut row, &[3, 6], vocab, pad, smoothing, 1.0);
+            let (mut expected, mut expected_nll) = (0.0, 0.0);
+            for (r, &target) in [3usize, 6].iter().enumerate() {
+                let x: Vec<f64> = logits[r * 7..][..7].iter().map(|&v| f64::from(v)).collect();
+                let log_sum = x.iter().map(|v| v.exp()).sum::<f64>().ln();
+                expected_nll += log_sum - x[target];
+                for i in 0..vocab {
+                    let spread = if Some(i) == pad { 0.0 } else { share };
+                    let q = spread + if i == target { 0.9 } else { 0.0 };
+                    expected += q * (log_sum - x[i]);
+                    let gradient = (x[i] - log_sum).exp() - q;
+                    assert!((f64::from(row[r * 7 + i]) - gradient).abs() < 1e-6);
+                }
             }
+            assert!((loss - expected).abs() < 1e-5 && (nll - expected_nll).abs() < 1e-5);
         }
-        assert!((loss - expected).abs() < 1e-5 && (nll - expected_nll).abs() < 1e-5);
     }
 }

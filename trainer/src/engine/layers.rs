@@ -1,6 +1,7 @@
 //! Layers forward and back. Every buffer is packed: `[tokens, width]`, all sentences one after
 //! another, no padding. What the way back needs is kept in `*Acts`.
 
+use super::activations::{self, Smooth};
 use super::attention::{self, AttentionGradients, Columns, Shape, Span, Tiles};
 use super::gemm::{Mat, product};
 use super::kernels;
@@ -218,8 +219,10 @@ impl Attention {
 /// What the feed-forward keeps.
 #[derive(Default)]
 pub struct FeedForwardActs {
-    /// `[tokens, d_ff]`, after ReLU (and dropout).
+    /// `[tokens, d_ff]`, after the activation (and dropout).
     pub hidden: Vec<f32>,
+    /// `[tokens, d_ff]`, before a smooth activation; ReLU's derivative can be told from its result.
+    pub before: Vec<f32>,
 }
 
 impl FeedForward {
@@ -232,8 +235,17 @@ impl FeedForward {
         acts: &mut FeedForwardActs,
         scratch: &mut Scratch,
     ) {
-        self.linear1.forward(params, x, &mut acts.hidden);
-        kernels::relu(&mut acts.hidden, mask);
+        match Smooth::of(self.activation) {
+            None => {
+                self.linear1.forward(params, x, &mut acts.hidden);
+                kernels::relu(&mut acts.hidden, mask);
+            }
+            Some(smooth) => {
+                self.linear1.forward(params, x, &mut acts.before);
+                reset(&mut acts.hidden, acts.before.len());
+                activations::forward(&mut acts.hidden, &acts.before, smooth, mask);
+            }
+        }
         self.linear2.forward(params, &acts.hidden, &mut scratch.branch);
     }
 
@@ -250,7 +262,13 @@ impl FeedForward {
         let Scratch { branch, d_input, d_a: d_hidden, .. } = scratch;
         reset(d_hidden, acts.hidden.len());
         self.linear2.backward(params, grads, &acts.hidden, branch, Some((d_hidden, false)));
-        kernels::relu_backward(d_hidden, &acts.hidden, mask.map_or(1.0, |mask| mask.scale));
+        match Smooth::of(self.activation) {
+            None => {
+                let scale = mask.map_or(1.0, |mask| mask.scale);
+                kernels::relu_backward(d_hidden, &acts.hidden, scale);
+            }
+            Some(smooth) => activations::backward(d_hidden, &acts.before, smooth, mask),
+        }
         reset(d_input, x.len());
         self.linear1.backward(params, grads, x, d_hidden, Some((d_input, false)));
     }

@@ -4,45 +4,48 @@
 //! a step allocates nothing, padding does not exist and all work is matrix products or vector loops.
 //! The candle model in [`crate::reference`] is its judge: the tests compare logits and every gradient.
 //!
-//! Layers go down only: `stack` -> `layers` -> `attention`, `gemm`, `kernels`.
+//! Layers go down only: `head`, `stack` -> `layers` -> `attention`, `gemm`, `activations`, `kernels`.
 
+pub mod activations;
 pub mod attention;
 pub mod decode;
 pub mod dropout;
 pub mod gemm;
+pub mod head;
 pub mod kernels;
 pub mod layers;
 pub mod network;
 pub mod observe;
+pub mod sanity;
 pub mod stack;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use crate::data::batch::Pairs;
-use crate::rng::Mask;
-use dropout::Place;
 pub use dropout::{Dropout, DropoutRates};
 use layers::Scratch;
 pub use network::Network;
+use network::Stack;
 use stack::{Pass, StackActs};
 
 /// How the loss is taken.
 #[derive(Debug, Clone, Copy)]
 pub struct LossOptions {
-    /// Share of the target distribution that is spread over all ids but pad; in [0, 1).
+    /// Share of the target distribution that is spread over all ids but pad, or over all labels; in
+    /// [0, 1).
     pub smoothing: f32,
     /// Factor of the gradient: one over the target tokens of the whole batch.
     pub scale: f32,
 }
 
-/// Losses in nats, summed over target tokens.
+/// Losses in nats, summed over target tokens: symbols and end ids, or labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LossSum {
     /// With label smoothing.
     pub smoothed: f64,
     /// Negative log likelihood.
     pub nll: f64,
-    /// Target tokens, end ids included.
+    /// Target tokens.
     pub tokens: usize,
 }
 
@@ -75,15 +78,14 @@ pub struct Workspace {
     pub decoder: StackActs,
     /// `[target tokens, target_vocab]`; after the loss, its gradient.
     pub logits: Vec<f32>,
-    /// `[target tokens, d_model]`: what an untied output read, where dropout is on.
-    dropped: Vec<f32>,
+    head: head::HeadActs,
     scratch: Scratch,
     d_stream: Vec<f32>,
     d_memory: Vec<f32>,
 }
 
 impl Network {
-    /// Teacher-forced logits of packed pairs, into `workspace.logits`.
+    /// Logits of packed pairs, teacher-forced where there is a decoder, into `workspace.logits`.
     pub fn forward(
         &self,
         params: &[f32],
@@ -92,25 +94,17 @@ impl Network {
         workspace: &mut Workspace,
     ) {
         let pass = Pass { network: self, params, dropout };
-        let Workspace { encoder, decoder, logits, dropped, scratch, .. } = workspace;
-        pass.forward(&self.encoder, &pairs.source, None, encoder, scratch);
-        let memory = Some((encoder.output(&self.encoder, self.config.norm), &pairs.source));
-        pass.forward(&self.decoder, &pairs.target, memory, decoder, scratch);
-        let hidden = decoder.output(&self.decoder, self.config.norm);
-        let mask = self.output_mask(&pass);
-        if mask.is_some() {
-            layers::reset(dropped, hidden.len());
-            kernels::dropout(dropped, hidden, mask);
+        let Workspace { encoder, decoder, logits, head, scratch, .. } = workspace;
+        if let Some(stack) = &self.encoder {
+            pass.forward(stack, &pairs.source, None, encoder, scratch);
         }
-        self.output.forward(params, if mask.is_some() { dropped } else { hidden }, logits);
-    }
-
-    /// Dropout on what the output projection reads; none where it is the target embedding.
-    fn output_mask(&self, pass: &Pass) -> Option<Mask> {
-        match self.config.output.is_tied() {
-            true => None,
-            false => pass.masks(&self.decoder, Place::Output).residual,
+        if let Some(stack) = &self.decoder {
+            let memory = self.encoder.as_ref();
+            let memory = memory.map(|e| (encoder.output(e, self.config.norm), &pairs.source));
+            pass.forward(stack, &pairs.target, memory, decoder, scratch);
         }
+        let (stack, acts) = self.top(encoder, decoder);
+        self.head(&pass).forward(pairs, acts.output(stack, self.config.norm), head, logits);
     }
 
     /// The loss of `workspace.logits`, which become its gradient.
@@ -119,11 +113,16 @@ impl Network {
             &mut workspace.logits,
             &pairs.labels,
             self.config.target_vocab.into(),
-            self.config.special.pad.into(),
+            self.never_a_target(),
             options.smoothing,
             options.scale,
         );
         LossSum { smoothed, nll, tokens: pairs.labels.len() }
+    }
+
+    /// The id of the output that is never a target; labels have none.
+    pub fn never_a_target(&self) -> Option<usize> {
+        self.config.has_decoder().then_some(self.config.special.pad.into())
     }
 
     /// Adds the gradient of every parameter to `grads`; follows `forward` and `loss` on the same pairs.
@@ -136,23 +135,35 @@ impl Network {
         workspace: &mut Workspace,
     ) {
         let pass = Pass { network: self, params, dropout };
-        let Workspace { encoder, decoder, logits, dropped, scratch, d_stream, d_memory } =
-            workspace;
-        let hidden = decoder.output(&self.decoder, self.config.norm);
-        let mask = self.output_mask(&pass);
-        let read: &[f32] = if mask.is_some() { dropped } else { hidden };
-        layers::reset(d_stream, hidden.len());
-        self.output.backward(params, grads, read, logits, Some((d_stream, false)));
-        if mask.is_some() {
-            layers::reset(dropped, d_stream.len());
-            kernels::dropout(dropped, d_stream, mask);
-            std::mem::swap(dropped, d_stream);
+        let Workspace { encoder, decoder, logits, head, scratch, d_stream, d_memory } = workspace;
+        let (stack, acts) = self.top(encoder, decoder);
+        let hidden = acts.output(stack, self.config.norm);
+        self.head(&pass).backward(pairs, hidden, head, logits, grads, d_stream);
+        if let Some(stack) = &self.decoder {
+            let memory = self.encoder.as_ref().map(|stack| {
+                let memory = encoder.output(stack, self.config.norm);
+                d_memory.clear();
+                d_memory.resize(memory.len(), 0.0);
+                (memory, &pairs.source, d_memory.as_mut_slice())
+            });
+            pass.backward(stack, &pairs.target, memory, decoder, d_stream, grads, scratch);
+            std::mem::swap(d_stream, d_memory);
         }
-        let memory = encoder.output(&self.encoder, self.config.norm);
-        d_memory.clear();
-        d_memory.resize(memory.len(), 0.0);
-        let memory = Some((memory, &pairs.source, d_memory.as_mut_slice()));
-        pass.backward(&self.decoder, &pairs.target, memory, decoder, d_stream, grads, scratch);
-        pass.backward(&self.encoder, &pairs.source, None, encoder, d_memory, grads, scratch);
+        if let Some(stack) = &self.encoder {
+            pass.backward(stack, &pairs.source, None, encoder, d_stream, grads, scratch);
+        }
+    }
+
+    /// The stack that the output reads, and what it kept.
+    fn top<'a>(
+        &'a self,
+        encoder: &'a StackActs,
+        decoder: &'a StackActs,
+    ) -> (&'a Stack, &'a StackActs) {
+        match (&self.decoder, &self.encoder) {
+            (Some(stack), _) => (stack, decoder),
+            (None, Some(stack)) => (stack, encoder),
+            (None, None) => unreachable!("every family has a stack"),
+        }
     }
 }

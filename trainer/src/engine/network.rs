@@ -1,8 +1,9 @@
 //! The network's map: which tensor of the flat parameter buffer belongs to which layer.
 
-use anyhow::{Result, bail, ensure};
-use model_format::config::{ConfigField, MAX_D_MODEL, ModelConfig, Positions, StackConfig};
+use anyhow::Result;
+use model_format::config::{Activation, ModelConfig, Positions, StackConfig};
 
+use super::sanity;
 use crate::params::{Init, ParamLayout};
 
 /// `y = x W^T + b`: weight `[n_out, n_in]`, bias `[n_out]`.
@@ -40,16 +41,18 @@ pub struct Attention {
     pub n_heads: usize,
 }
 
-/// Two linear layers with a ReLU between.
+/// Two linear layers with an activation between.
 #[derive(Debug, Clone, Copy)]
 pub struct FeedForward {
     /// `[d_ff, d_model]`
     pub linear1: Linear,
     /// `[d_model, d_ff]`
     pub linear2: Linear,
+    /// Between them.
+    pub activation: Activation,
 }
 
-/// One layer; the encoder's has no cross-attention.
+/// One layer; only a decoder beside an encoder has cross-attention.
 #[derive(Debug, Clone)]
 pub struct Layer {
     /// Within the stack's own sentence.
@@ -78,6 +81,10 @@ pub struct Stack {
     pub layers: Vec<Layer>,
     /// The final LayerNorm, where the config has one.
     pub norm: Option<Norm>,
+    /// Whether a position sees only itself and what stands before it.
+    pub causal: bool,
+    /// Tells its dropout from the other stack's.
+    pub dropout_key: u64,
 }
 
 /// The whole network.
@@ -87,10 +94,10 @@ pub struct Network {
     pub config: ModelConfig,
     /// All tensors by name.
     pub layout: ParamLayout,
-    /// Reads the source.
-    pub encoder: Stack,
-    /// Writes the target.
-    pub decoder: Stack,
+    /// Reads the source; a language model has none.
+    pub encoder: Option<Stack>,
+    /// Writes the target; a model of labels has none.
+    pub decoder: Option<Stack>,
     /// `[target_vocab, d_model]`; the target embedding itself where the output is tied.
     pub output: Linear,
     /// `[max_len, d_model]`, empty where positions are learned.
@@ -100,17 +107,15 @@ pub struct Network {
 impl Network {
     /// Lays out every tensor of an architecture.
     pub fn new(config: &ModelConfig) -> Result<Self> {
-        check(config)?;
-        let mut builder =
-            Builder { layout: ParamLayout::default(), d_model: config.d_model.into() };
-        let encoder = builder.stack(config, Side::Source);
-        let decoder = builder.stack(config, Side::Target);
+        sanity::check(config)?;
+        let mut builder = Builder::new(config);
+        let encoder = config.has_encoder().then(|| builder.stack(config, Side::Source));
+        let decoder = config.has_decoder().then(|| builder.stack(config, Side::Target));
         let vocab = usize::from(config.target_vocab);
         let d_model = usize::from(config.d_model);
-        let weight = if config.output.is_tied() {
-            decoder.embedding.tokens
-        } else {
-            builder.matrix("output.weight".into(), vocab, d_model)
+        let weight = match &decoder {
+            Some(decoder) if config.output.is_tied() => decoder.embedding.tokens,
+            _ => builder.matrix("output.weight".into(), vocab, d_model),
         };
         let bias = config.output.has_bias().then(|| builder.zeros("output.bias".into(), vocab));
         Ok(Self {
@@ -122,47 +127,10 @@ impl Network {
             sinusoids: sinusoids(config),
         })
     }
-}
 
-/// Refuses what no runtime could serve, and vocabularies without a symbol.
-fn check(config: &ModelConfig) -> Result<()> {
-    if let Some(field) = config.fault() {
-        bail!("{}", explain(field, config));
-    }
-    for (name, vocab) in [("source", config.source_vocab), ("target", config.target_vocab)] {
-        ensure!(vocab > 4, "the {name} vocabulary needs a symbol besides the special ones");
-    }
-    Ok(())
-}
-
-/// What is wrong with a field, by its name and value.
-fn explain(field: ConfigField, config: &ModelConfig) -> String {
-    let ModelConfig { d_model, encoder, decoder, special, .. } = config;
-    let heads = |side, n_heads| {
-        format!("{side}.n_heads is {n_heads}: d_model {d_model} is no multiple of it")
-    };
-    match field {
-        ConfigField::DModel => format!(
-            "d_model is {d_model}: it must be 1 to {MAX_D_MODEL}, and even with sinusoidal positions"
-        ),
-        ConfigField::EncoderLayers => "encoder.n_layers is 0".into(),
-        ConfigField::EncoderHeads => heads("encoder", encoder.n_heads),
-        ConfigField::EncoderDff => "encoder.d_ff is 0".into(),
-        ConfigField::DecoderLayers => "decoder.n_layers is 0".into(),
-        ConfigField::DecoderHeads => heads("decoder", decoder.n_heads),
-        ConfigField::DecoderDff => "decoder.d_ff is 0".into(),
-        ConfigField::MaxSourceLen => "max_source_len is 0".into(),
-        ConfigField::MaxTargetLen => "max_target_len is 0".into(),
-        ConfigField::LayerNormEps => {
-            format!("layer_norm_eps is {}: it must be between 0 and 1", config.layer_norm_eps)
-        }
-        ConfigField::SourceVocab => {
-            format!("source_vocab is {}: it must hold {special:?}", config.source_vocab)
-        }
-        ConfigField::TargetVocab => {
-            format!("target_vocab is {}: it must hold {special:?}", config.target_vocab)
-        }
-        other => format!("{other:?} has no usable value"),
+    /// What embeddings are multiplied by (Vaswani et al. 2017, section 3.4).
+    pub fn embedding_scale(&self) -> f32 {
+        if self.config.scale_embedding { f32::from(self.config.d_model).sqrt() } else { 1.0 }
     }
 }
 
@@ -175,9 +143,23 @@ enum Side {
 struct Builder {
     layout: ParamLayout,
     d_model: usize,
+    activation: Activation,
+    has_cross_attention: bool,
+    /// Place of the embedding that both stacks have, once one of them has made it.
+    shared: Option<usize>,
 }
 
 impl Builder {
+    fn new(config: &ModelConfig) -> Self {
+        Self {
+            layout: ParamLayout::default(),
+            d_model: config.d_model.into(),
+            activation: config.activation,
+            has_cross_attention: config.has_cross_attention(),
+            shared: None,
+        }
+    }
+
     /// A matrix with Xavier's uniform bound (Glorot & Bengio 2010).
     fn matrix(&mut self, name: String, n_out: usize, n_in: usize) -> usize {
         let bound = (6.0 / (n_in + n_out) as f32).sqrt();
@@ -222,42 +204,59 @@ impl Builder {
         let (d, d_ff, heads) = (self.d_model, stack.d_ff.into(), stack.n_heads.into());
         let self_attention = self.attention(&format!("{name}.self_attention"), heads);
         let self_attention = (self_attention, self.norm(&format!("{name}.norm1")));
-        let cross_attention = (side == Side::Target).then(|| {
+        let cross_attention = (side == Side::Target && self.has_cross_attention).then(|| {
             let attention = self.attention(&format!("{name}.cross_attention"), heads);
             (attention, self.norm(&format!("{name}.norm2")))
         });
         let feed_forward = FeedForward {
             linear1: self.linear(&format!("{name}.feed_forward.linear1"), d_ff, d),
             linear2: self.linear(&format!("{name}.feed_forward.linear2"), d, d_ff),
+            activation: self.activation,
         };
+        // A decoder's is the third even where it has no second, as in the file.
         let last = if side == Side::Target { "norm3" } else { "norm2" };
         let feed_forward = (feed_forward, self.norm(&format!("{name}.{last}")));
         Layer { self_attention, cross_attention, feed_forward }
     }
 
     fn stack(&mut self, config: &ModelConfig, side: Side) -> Stack {
-        let (name, prefix, sizes, vocab, max_len) = match side {
-            Side::Source => {
-                ("encoder", "source", config.encoder, config.source_vocab, config.max_source_len)
-            }
-            Side::Target => {
-                ("decoder", "target", config.decoder, config.target_vocab, config.max_target_len)
-            }
+        let (name, prefix, sizes, max_len) = match side {
+            Side::Source => ("encoder", "source", config.encoder, config.max_source_len),
+            Side::Target => ("decoder", "target", config.decoder, config.max_target_len),
         };
-        let d = self.d_model;
-        // Variance 1/d_model, so that embedding * sqrt(d_model) has unit variance and a tied output
-        // starts with logits of unit variance.
-        let init = Init::Uniform((3.0 / d as f32).sqrt());
-        let rows = usize::from(vocab);
-        let tokens = self.layout.push(format!("{prefix}_embedding.weight"), &[rows, d], init);
+        let dropout_key = self.layout.len() as u64;
+        let tokens = self.tokens(config, side);
         let positions = (config.positions == Positions::Learned).then(|| {
-            self.layout.push(format!("{prefix}_positions.weight"), &[max_len.into(), d], init)
+            let (init, shape) = (self.embedding_init(), [max_len.into(), self.d_model]);
+            self.layout.push(format!("{prefix}_positions.weight"), &shape, init)
         });
         let layers = (0..sizes.n_layers)
             .map(|i| self.layer(&format!("{name}.layers.{i}"), &sizes, side))
             .collect();
         let norm = config.final_norm.then(|| self.norm(&format!("{name}.norm")));
-        Stack { embedding: Embedding { tokens, positions }, layers, norm }
+        let embedding = Embedding { tokens, positions };
+        Stack { embedding, layers, norm, causal: side == Side::Target, dropout_key }
+    }
+
+    /// Place of the stack's token embedding; a shared one has the target's name.
+    fn tokens(&mut self, config: &ModelConfig, side: Side) -> usize {
+        let (name, vocab) = match side {
+            Side::Source if !config.shared_embedding => ("source", config.source_vocab),
+            _ => ("target", config.target_vocab),
+        };
+        if let (true, Some(at)) = (config.shared_embedding, self.shared) {
+            return at;
+        }
+        let (init, shape) = (self.embedding_init(), [vocab.into(), self.d_model]);
+        let at = self.layout.push(format!("{name}_embedding.weight"), &shape, init);
+        self.shared = Some(at);
+        at
+    }
+
+    /// Variance 1/d_model, so that embedding * sqrt(d_model) has unit variance and a tied output
+    /// starts with logits of unit variance.
+    fn embedding_init(&self) -> Init {
+        Init::Uniform((3.0 / self.d_model as f32).sqrt())
     }
 }
 
@@ -280,27 +279,4 @@ pub fn sinusoids(config: &ModelConfig) -> Vec<f32> {
         }
     }
     table
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::tests::architectures;
-
-    #[test]
-    fn what_cannot_be_is_refused_by_field_and_value() {
-        let base = architectures()[0];
-        let says = |config: ModelConfig, text: &str| {
-            let error = Network::new(&config).unwrap_err().to_string();
-            assert!(error.contains(text), "{error}");
-        };
-        says(ModelConfig { d_model: 13, ..base }, "d_model is 13");
-        says(ModelConfig { d_model: 0, ..base }, "d_model is 0");
-        let encoder = StackConfig { n_heads: 5, ..base.encoder };
-        says(ModelConfig { encoder, ..base }, "encoder.n_heads is 5: d_model 12");
-        let decoder = StackConfig { n_heads: 0, ..base.decoder };
-        says(ModelConfig { decoder, ..base }, "decoder.n_heads is 0");
-        says(ModelConfig { layer_norm_eps: f32::NAN, ..base }, "layer_norm_eps is NaN");
-        says(ModelConfig { target_vocab: 4, ..base }, "the target vocabulary needs a symbol");
-    }
 }

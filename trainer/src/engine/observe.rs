@@ -1,20 +1,23 @@
 //! Looks at every activation of one sentence: for calibration, and for comparing implementations.
 //!
 //! Names, with `[rows, columns]` where rows are positions:
-//! - `encoder.embed`, `decoder.embed`: embedding * sqrt(d_model) + positions, `[len, d_model]`
+//! - `encoder.embed`, `decoder.embed`: the scaled embedding + positions, `[len, d_model]`
 //! - `<layer>.norm1` ... `.norm3`: results of LayerNorm, `[len, d_model]`
 //! - `<layer>.self_attention.query|key|value|context`, likewise `cross_attention`: `[len, d_model]`, heads
 //!   side by side; cross keys and values have the source's rows
 //! - `<layer>.self_attention.output` ..., `<layer>.feed_forward.output`: a sublayer's result before the
 //!   residual sum, `[len, d_model]`
-//! - `<layer>.feed_forward.hidden`: after ReLU, `[len, d_ff]`
-//! - `<layer>.sum1` ... `.sum3`: the residual stream after each sublayer (post-LN: before its norm)
+//! - `<layer>.feed_forward.linear1`: before the activation where that is smooth, `[len, d_ff]`
+//! - `<layer>.feed_forward.hidden`: after it, `[len, d_ff]`
+//! - `<layer>.sum1` ... `.sum3`: the residual stream after each sublayer (post-LN: before its norm); a
+//!   decoder without cross-attention has no `norm2` and no `sum2`
 //! - `encoder.norm`, `decoder.norm`: final LayerNorm, where there is one
-//! - `logits`: `[target len, target_vocab]`
+//! - `logits`: `[labels, target_vocab]`
 //!
 //! where `<layer>` is `encoder.layers.0` and so on.
 
 use super::Workspace;
+use super::activations::Smooth;
 use super::layers::AttentionActs;
 use super::network::{Attention, Network, Stack};
 use super::stack::{StackActs, SublayerActs};
@@ -24,8 +27,9 @@ use crate::data::batch::Pairs;
 pub type Observer<'a> = &'a mut dyn FnMut(&str, &[f32], &[usize]);
 
 impl Network {
-    /// One teacher-forced sentence. `src` are the source ids with the end id, `tgt_in` the start id and
-    /// the symbols that the decoder reads. Returns the logits `[tgt_in.len(), target_vocab]`.
+    /// One sentence. `src` are the source ids in their frame (none for a language model), `tgt_in` the
+    /// start id and the symbols that the decoder reads (none without a decoder). Returns the logits, a
+    /// row of `target_vocab` for every id of `tgt_in`, for every symbol of a tagger's source, or one.
     pub fn forward_observed(
         &self,
         params: &[f32],
@@ -39,8 +43,12 @@ impl Network {
         let mut workspace = Workspace::default();
         self.forward(params, &pairs, None, &mut workspace);
         let mut tap = Tap { network: self, params, observer };
-        tap.stack("encoder", &self.encoder, &workspace.encoder);
-        tap.stack("decoder", &self.decoder, &workspace.decoder);
+        if let Some(stack) = &self.encoder {
+            tap.stack("encoder", stack, &workspace.encoder);
+        }
+        if let Some(stack) = &self.decoder {
+            tap.stack("decoder", stack, &workspace.decoder);
+        }
         tap.see("logits", &workspace.logits, self.config.target_vocab.into());
         workspace.logits
     }
@@ -64,14 +72,17 @@ impl Tap<'_> {
             let name = format!("{name}.layers.{i}");
             let (attention, _) = &layer.self_attention;
             self.attention(&name, ("self_attention", 1), attention, &acts.self_attention);
-            let mut number = 2;
+            let number = if stack.causal { 3 } else { 2 };
             if let Some((attention, _)) = &layer.cross_attention {
                 self.attention(&name, ("cross_attention", 2), attention, &acts.cross_attention);
-                number = 3;
             }
             let ff = &acts.feed_forward;
             let (map, _) = &layer.feed_forward;
             self.see(&format!("{name}.norm{number}"), &ff.norm.out, d);
+            if Smooth::of(map.activation).is_some() {
+                let before = &ff.branch.before;
+                self.see(&format!("{name}.feed_forward.linear1"), before, map.linear1.n_out);
+            }
             let hidden = &ff.branch.hidden;
             self.see(&format!("{name}.feed_forward.hidden"), hidden, map.linear1.n_out);
             let mut output = Vec::new();

@@ -35,7 +35,7 @@ impl<B> SublayerActs<B> {
 pub struct LayerActs {
     /// Within the sentence.
     pub self_attention: SublayerActs<AttentionActs>,
-    /// Unused in the encoder.
+    /// Unused where there is no cross-attention.
     pub cross_attention: SublayerActs<AttentionActs>,
     /// Position by position.
     pub feed_forward: SublayerActs<FeedForwardActs>,
@@ -87,7 +87,7 @@ impl Pass<'_> {
         self.dropout.map(|dropout| dropout.masks(stack, place)).unwrap_or_default()
     }
 
-    /// `x[t] = E[id] * sqrt(d_model) + positions`, then dropout.
+    /// `x[t] = E[id] * sqrt(d_model) + positions`; without the factor where the config says so.
     pub fn embed(
         &self,
         stack: &Stack,
@@ -96,7 +96,7 @@ impl Pass<'_> {
         out: &mut Vec<f32>,
     ) {
         let d = usize::from(self.network.config.d_model);
-        let scale = (d as f32).sqrt();
+        let scale = self.network.embedding_scale();
         let embedding = &self.params[stack.embedding.tokens..];
         let positions = match stack.embedding.positions {
             Some(at) => &self.params[at..],
@@ -115,7 +115,7 @@ impl Pass<'_> {
     /// Adds the embedding's (and learned positions') gradient.
     fn embed_backward(&self, stack: &Stack, tokens: &Packed, d_x: &[f32], grads: &mut [f32]) {
         let d = usize::from(self.network.config.d_model);
-        let scale = (d as f32).sqrt();
+        let scale = self.network.embedding_scale();
         for &(first, len) in &tokens.spans {
             for position in 0..len {
                 let row = &d_x[(first + position) * d..][..d];
@@ -192,7 +192,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A whole stack. `memory` is the encoder's result, for the decoder.
+    /// A whole stack. `memory` is the encoder's result, for a decoder beside one.
     pub fn forward(
         &self,
         stack: &Stack,
@@ -243,7 +243,7 @@ impl Pass<'_> {
         let place = self.network.config.norm;
         let (attention, norm) = &layer.self_attention;
         let masks = self.masks(stack, Place::SelfAttention(i));
-        let who = visibility(tokens, tokens, memory.is_some(), masks);
+        let who = visibility(tokens, tokens, stack.causal, masks);
         self.sublayer(norm, masks.residual, x, &mut acts.self_attention, scratch, |x, a, s| {
             attention.forward(self.params, x, x, who, a, s);
         });
@@ -327,9 +327,11 @@ impl Pass<'_> {
         scratch: &mut Scratch,
     ) {
         let place = self.network.config.norm;
-        let causal = memory.is_some();
         let after_self = acts.self_attention.output(place);
-        let before_ff = if causal { acts.cross_attention.output(place) } else { after_self };
+        let before_ff = match layer.cross_attention {
+            Some(_) => acts.cross_attention.output(place),
+            None => after_self,
+        };
         let (feed_forward, norm) = &layer.feed_forward;
         let masks = self.masks(stack, Place::FeedForward(i));
         self.sublayer_backward(
@@ -362,7 +364,7 @@ impl Pass<'_> {
         }
         let (attention, norm) = &layer.self_attention;
         let masks = self.masks(stack, Place::SelfAttention(i));
-        let who = visibility(tokens, tokens, causal, masks);
+        let who = visibility(tokens, tokens, stack.causal, masks);
         self.sublayer_backward(
             norm,
             masks.residual,

@@ -8,7 +8,7 @@ use crate::data::batch::{Packed, Pairs};
 pub struct Batch {
     /// Source ids `[b, s]`.
     pub source: Tensor,
-    /// Ids that the decoder reads `[b, t]`.
+    /// Ids that the decoder reads `[b, t]`; without a decoder, as `labels`.
     pub target: Tensor,
     /// Ids that it must predict `[b, t]`; pad where there is none.
     pub labels: Tensor,
@@ -19,6 +19,8 @@ pub struct Batch {
     pub target_visible: Tensor,
     /// `[b, t]`: 1 where a label counts, 0 at padding.
     pub counts: Tensor,
+    /// `[b, s]`: as `source_visible`.
+    pub source_counts: Tensor,
     /// t.
     pub target_len: usize,
 }
@@ -41,6 +43,7 @@ impl Batch {
             target: padded(&target, target_len, pad, device)?,
             labels: padded(&labels, target_len, pad, device)?,
             source_visible: source_visible.reshape((b, 1, 1, source_len))?,
+            source_counts: source_visible,
             target_visible: combined_mask(&target_padding, device)?,
             counts: target_padding,
             target_len,

@@ -23,9 +23,9 @@ pub struct PaddedDropout<'a> {
 /// Which sentences of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The encoder's.
+    /// What the encoder reads.
     Source,
-    /// The decoder's.
+    /// What the decoder reads; without a decoder, the labels.
     Target,
 }
 
@@ -96,13 +96,16 @@ impl<'a> PaddedDropout<'a> {
     }
 
     fn masks(&self, slice: &Slice, side: Side, place: Place) -> Masks {
-        slice.dropout.masks(self.stack(side), place)
+        match self.stack(side) {
+            Some(stack) => slice.dropout.masks(stack, place),
+            None => Masks::default(),
+        }
     }
 
-    fn stack(&self, side: Side) -> &Stack {
+    fn stack(&self, side: Side) -> Option<&Stack> {
         match side {
-            Side::Source => &self.network.encoder,
-            Side::Target => &self.network.decoder,
+            Side::Source => self.network.encoder.as_ref(),
+            Side::Target => self.network.last_stack(),
         }
     }
 

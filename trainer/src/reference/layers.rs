@@ -1,6 +1,9 @@
 //! The layers of Vaswani et al. 2017 over padded batches `[b, len, width]`.
 
+use std::f64::consts::{FRAC_1_SQRT_2, PI};
+
 use candle_core::{D, DType, Result, Tensor};
+use model_format::config::Activation;
 
 /// `y = x W^T + b`.
 pub struct Linear {
@@ -103,12 +106,29 @@ impl Attention {
     }
 }
 
-/// `max(0, x W1 + b1) W2 + b2` (Vaswani et al. 2017, section 3.3).
+/// `x W1 + b1` through the activation, of any shape.
+///
+/// The formulas are written out: the derivatives of candle's own `gelu` have constants of six digits.
+pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    match activation {
+        Activation::Relu => x.relu(),
+        Activation::Gelu => (x * 0.5)? * ((x * FRAC_1_SQRT_2)?.erf()? + 1.0)?,
+        Activation::GeluTanh => {
+            let cubic = (x + (x * x.sqr()?)? * 0.044715)?;
+            (x * 0.5)? * ((cubic * (2.0 / PI).sqrt())?.tanh()? + 1.0)?
+        }
+        Activation::Silu => x / (x.neg()?.exp()? + 1.0)?,
+    }
+}
+
+/// `f(x W1 + b1) W2 + b2` (Vaswani et al. 2017, section 3.3).
 pub struct FeedForward {
     /// `[d_ff, d_model]`
     pub linear1: Linear,
     /// `[d_model, d_ff]`
     pub linear2: Linear,
+    /// f; the paper's is ReLU.
+    pub activation: Activation,
 }
 
 impl FeedForward {
@@ -118,7 +138,7 @@ impl FeedForward {
         x: &Tensor,
         dropout: impl Fn(Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let hidden = dropout(self.linear1.forward(x)?.relu()?)?;
+        let hidden = dropout(activate(&self.linear1.forward(x)?, self.activation)?)?;
         self.linear2.forward(&hidden)
     }
 }
@@ -126,20 +146,23 @@ impl FeedForward {
 /// Cross-entropy with label smoothing (Szegedy et al. 2016, section 7) of rows `[n, vocab]`.
 ///
 /// The target distribution is `1 - smoothing` at the label, plus `smoothing` spread over all ids but
-/// `pad`. Rows whose `counts` (`[n]`) is 0 contribute nothing. Returns the sums over rows of the
+/// `pad`, where there is one. Rows whose `counts` (`[n]`) is 0 contribute nothing. Returns the sums over rows of the
 /// smoothed loss and of the plain negative log likelihood, in nats.
 pub fn cross_entropy(
     logits: &Tensor,
     labels: &Tensor,
     counts: &Tensor,
-    pad: usize,
+    pad: Option<usize>,
     smoothing: f64,
 ) -> Result<(Tensor, Tensor)> {
     let vocab = logits.dim(1)?;
     let log_probs = candle_nn::ops::log_softmax(logits, 1)?;
     let likelihood = log_probs.gather(&labels.unsqueeze(1)?, 1)?.squeeze(1)?;
-    let others = (log_probs.sum(1)? - log_probs.narrow(1, pad, 1)?.squeeze(1)?)?;
-    let share = smoothing / (vocab - 1) as f64;
+    let others = match pad {
+        Some(pad) => (log_probs.sum(1)? - log_probs.narrow(1, pad, 1)?.squeeze(1)?)?,
+        None => log_probs.sum(1)?,
+    };
+    let share = smoothing / (vocab - usize::from(pad.is_some())) as f64;
     let smoothed = ((&likelihood * (1.0 - smoothing))? + (others * share)?)?;
     let counts = counts.to_dtype(logits.dtype())?;
     let sum = |x: Tensor| (x * &counts)?.sum_all()?.neg();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use model_format::config::{ModelConfig, NormPlace, Positions, StackConfig};
+use model_format::config::{Family, ModelConfig, NormPlace, Positions, StackConfig};
 
 use super::batch::Batch;
 use super::dropout::{PaddedDropout, Side};
@@ -25,7 +25,7 @@ struct Stack {
     norm: Option<LayerNorm>,
 }
 
-/// One layer; the encoder's has no cross-attention.
+/// One layer; only a decoder beside an encoder has cross-attention.
 struct Layer {
     self_attention: (Attention, LayerNorm),
     cross_attention: Option<(Attention, LayerNorm)>,
@@ -43,8 +43,8 @@ struct Memory<'a> {
 /// The whole network.
 pub struct ReferenceNetwork {
     config: ModelConfig,
-    encoder: Stack,
-    decoder: Stack,
+    encoder: Option<Stack>,
+    decoder: Option<Stack>,
     /// `[target_vocab, d_model]`: the target embedding itself where the output is tied.
     output: Linear,
 }
@@ -52,16 +52,22 @@ pub struct ReferenceNetwork {
 impl ReferenceNetwork {
     /// Logits `[b, t, target_vocab]`.
     pub fn forward(&self, batch: &Batch, dropout: Dropout) -> Result<Tensor> {
-        let memory =
-            self.stack(&self.encoder, &batch.source, &batch.source_visible, None, dropout)?;
-        let memory = Memory { values: &memory, visible: &batch.source_visible };
-        let hidden = self.stack(
-            &self.decoder,
-            &batch.target,
-            &batch.target_visible,
-            Some(&memory),
-            dropout,
-        )?;
+        let encode = |encoder: &Stack| {
+            self.stack(encoder, &batch.source, &batch.source_visible, None, dropout)
+        };
+        let memory = self.encoder.as_ref().map(encode).transpose()?;
+        let decode = |decoder: &Stack| {
+            let visible = &batch.source_visible;
+            let memory = memory.as_ref().map(|values| Memory { values, visible });
+            let (ids, visible) = (&batch.target, &batch.target_visible);
+            self.stack(decoder, ids, visible, memory.as_ref(), dropout)
+        };
+        let decoded = self.decoder.as_ref().map(decode).transpose()?;
+        let hidden = match (decoded, &memory) {
+            (Some(hidden), _) => hidden,
+            (None, Some(memory)) => self.read(memory, batch)?,
+            (None, None) => candle_core::bail!("every family has a stack"),
+        };
         let hidden = match dropout {
             Some(dropout) if !self.config.output.is_tied() => {
                 dropout.rows(&hidden, Side::Target, Place::Output, |masks| masks.residual)?
@@ -71,10 +77,23 @@ impl ReferenceNetwork {
         self.output.forward(&hidden)
     }
 
+    /// What the output reads of an encoder `[b, s, d_model]`: a tagger's positions without the frame,
+    /// or the mean of a classifier's, which is zero where there is none.
+    fn read(&self, memory: &Tensor, batch: &Batch) -> Result<Tensor> {
+        if self.config.family == Family::Tagger {
+            let first = usize::from(self.config.source_frame.has_start());
+            return memory.narrow(1, first, batch.target_len);
+        }
+        let counts = batch.source_counts.to_dtype(memory.dtype())?.unsqueeze(2)?;
+        let n = counts.sum_keepdim(1)?;
+        let sum = memory.broadcast_mul(&counts)?.sum_keepdim(1)?;
+        sum.broadcast_div(&n.maximum(&n.ones_like()?)?)
+    }
+
     /// Sums over all labels of the smoothed loss and of the negative log likelihood of `logits`.
     pub fn loss(&self, logits: &Tensor, batch: &Batch, smoothing: f64) -> Result<(Tensor, Tensor)> {
         let rows = logits.flatten_to(1)?;
-        let pad = self.config.special.pad.into();
+        let pad = self.config.has_decoder().then_some(self.config.special.pad.into());
         cross_entropy(
             &rows,
             &batch.labels.flatten_all()?,
@@ -104,13 +123,14 @@ impl ReferenceNetwork {
         }
     }
 
-    /// `E[id] * sqrt(d_model) + position` (Vaswani et al. 2017, sections 3.4 and 3.5): ids `[b, len]`
-    /// to `[b, len, d_model]`.
+    /// `E[id] * sqrt(d_model) + position` (Vaswani et al. 2017, sections 3.4 and 3.5), without the
+    /// factor where the config says so: ids `[b, len]` to `[b, len, d_model]`.
     fn embed(&self, stack: &Stack, ids: &Tensor) -> Result<Tensor> {
         let (b, len) = ids.dims2()?;
         let d_model = usize::from(self.config.d_model);
         let tokens = stack.embedding.index_select(&ids.flatten_all()?, 0)?;
-        let scaled = (tokens * (d_model as f64).sqrt())?.reshape((b, len, d_model))?;
+        let scale = if self.config.scale_embedding { (d_model as f64).sqrt() } else { 1.0 };
+        let scaled = (tokens * scale)?.reshape((b, len, d_model))?;
         scaled.broadcast_add(&stack.positions.narrow(0, 0, len)?)
     }
 
@@ -194,8 +214,8 @@ impl ReferenceNetwork {
             if config.output.is_tied() { "target_embedding.weight" } else { "output.weight" };
         let bias = config.output.has_bias().then(|| builder.get("output.bias")).transpose()?;
         Ok(Self {
-            encoder: builder.stack(Side::Source)?,
-            decoder: builder.stack(Side::Target)?,
+            encoder: config.has_encoder().then(|| builder.stack(Side::Source)).transpose()?,
+            decoder: config.has_decoder().then(|| builder.stack(Side::Target)).transpose()?,
             output: Linear { weight: builder.get(output)?, bias },
             config,
         })
@@ -248,11 +268,15 @@ impl Builder<'_> {
         };
         let (cross_attention, last) = match side {
             Side::Source => (None, "norm2"),
-            Side::Target => (Some(attention("cross_attention", "norm2")?), "norm3"),
+            Side::Target if self.config.has_cross_attention() => {
+                (Some(attention("cross_attention", "norm2")?), "norm3")
+            }
+            Side::Target => (None, "norm3"),
         };
         let feed_forward = FeedForward {
             linear1: self.linear(&format!("{name}.feed_forward.linear1"))?,
             linear2: self.linear(&format!("{name}.feed_forward.linear2"))?,
+            activation: self.config.activation,
         };
         Ok(Layer {
             self_attention: attention("self_attention", "norm1")?,
@@ -280,7 +304,8 @@ impl Builder<'_> {
             Positions::SinusoidalInterleaved => sinusoids(false)?,
             Positions::SinusoidalHalves => sinusoids(true)?,
         };
-        let embedding = self.get(&format!("{prefix}_embedding.weight"))?;
+        let table = if config.shared_embedding { "target" } else { prefix };
+        let embedding = self.get(&format!("{table}_embedding.weight"))?;
         Ok(Stack { side, embedding, positions, layers, norm })
     }
 }

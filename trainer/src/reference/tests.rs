@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use model_format::config::{ModelConfig, Positions};
+use model_format::config::{Family, ModelConfig, Positions, SourceFrame};
 
 use super::layers::{cross_entropy, masked_softmax, sinusoids};
 use super::*;
 use crate::data::batch::Example;
 use crate::engine::network::sinusoids as engine_sinusoids;
-use crate::engine::tests::{architectures, every_choice, examples};
+use crate::engine::tests::{architectures, decoders, every_choice, examples, families};
 use crate::engine::{Dropout, DropoutRates, Workspace};
 
 const NO_DROPOUT: DropoutRates = DropoutRates { residual: 0.0, attention: 0.0, activation: 0.0 };
@@ -42,7 +42,7 @@ fn slices(config: &ModelConfig, rates: DropoutRates) -> Vec<Slice> {
     let examples = examples(config);
     let parts = [&examples[..2], &examples[2..]];
     let slice = |(part, key): (&[Example], u64)| Slice {
-        pairs: Pairs::pack(part, config.special),
+        pairs: Pairs::pack(part, config),
         dropout: Dropout { key, rates },
     };
     parts.into_iter().zip(7..).map(slice).collect()
@@ -76,7 +76,7 @@ fn norm(x: impl Iterator<Item = f64>) -> f64 {
 fn engine_and_candle_give_the_same_logits() {
     for config in every_choice().into_iter().chain(architectures()) {
         let (network, params) = network(&config);
-        let pairs = Pairs::pack(&examples(&config), config.special);
+        let pairs = Pairs::pack(&examples(&config), &config);
         let engine = engine_logits(&network, &params, &pairs);
         let exact = reference(&network, &params, DType::F64).logits(&pairs).unwrap();
         let single = reference(&network, &params, DType::F32).logits(&pairs).unwrap();
@@ -136,9 +136,8 @@ fn a_padded_batch_gives_the_logits_of_each_sentence_alone() {
         let examples = examples(&config);
         for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F64, 1e-13)] {
             let reference = reference(&network, &params, dtype);
-            let logits = |examples: &[Example]| {
-                reference.logits(&Pairs::pack(examples, config.special)).unwrap()
-            };
+            let logits =
+                |examples: &[Example]| reference.logits(&Pairs::pack(examples, &config)).unwrap();
             let alone: Vec<f64> =
                 examples.iter().flat_map(|e| logits(std::slice::from_ref(e))).collect();
             let together = logits(&examples);
@@ -155,7 +154,7 @@ fn the_ids_of_padding_change_no_bit() {
     let config = architectures()[0];
     let (network, params) = network(&config);
     let reference = reference(&network, &params, DType::F32);
-    let pairs = Pairs::pack(&examples(&config), config.special);
+    let pairs = Pairs::pack(&examples(&config), &config);
     let logits = |pad| {
         let batch = Batch::new(&[&pairs], pad, &Device::Cpu).unwrap();
         let logits = reference.network.forward(&batch, None).unwrap();
@@ -168,12 +167,12 @@ fn the_ids_of_padding_change_no_bit() {
 
 #[test]
 fn the_future_does_not_change_the_past() {
-    for config in architectures() {
+    for config in decoders() {
         let (network, params) = network(&config);
         let reference = reference(&network, &params, DType::F32);
         let mut example = examples(&config)[2].clone();
         let logits =
-            |example: &Example| reference.logits(&Pairs::pack([example], config.special)).unwrap();
+            |example: &Example| reference.logits(&Pairs::pack([example], &config)).unwrap();
         let before = logits(&example);
         example.target[6] = if example.target[6] == 4 { 5 } else { 4 };
         let after = logits(&example);
@@ -187,9 +186,9 @@ fn the_future_does_not_change_the_past() {
 /// A source without any id, beside one that has some: cross-attention has nothing to look at.
 #[test]
 fn a_query_that_sees_nothing_gets_zeros_in_both() {
-    for config in architectures() {
+    for config in decoders().filter(ModelConfig::has_cross_attention) {
         let (network, params) = network(&config);
-        let mut pairs = Pairs::pack(&examples(&config)[..2], config.special);
+        let mut pairs = Pairs::pack(&examples(&config)[..2], &config);
         pairs.source.push([]);
         pairs.target.push([1, 5]);
         pairs.labels.extend([5, 2]);
@@ -224,15 +223,44 @@ fn padding_and_pad_take_no_part_in_the_loss() {
         Tensor::new(&[[0.5f64, -1.0, 2.0, 0.1], [9.0, 9.0, -9.0, 3.0]], &Device::Cpu).unwrap();
     let labels = Tensor::new(&[2u32, 0], &Device::Cpu).unwrap();
     let counts = Tensor::new(&[1u8, 0], &Device::Cpu).unwrap();
-    let (smoothed, nll) = cross_entropy(&logits, &labels, &counts, 0, 0.3).unwrap();
     let x = [0.5f64, -1.0, 2.0, 0.1];
     let log_sum = x.iter().map(|v| v.exp()).sum::<f64>().ln();
     let expected_nll = log_sum - 2.0;
-    // 0.7 at the label, and 0.3 spread over the three ids that are not pad.
-    let expected = 0.7 * expected_nll + 0.1 * (3.0 * log_sum - (-1.0 + 2.0 + 0.1));
+    // 0.7 at the label, and 0.3 spread over the three ids that are not pad, or over all four.
+    let without_pad = 0.7 * expected_nll + 0.1 * (3.0 * log_sum - (-1.0 + 2.0 + 0.1));
+    let over_all = 0.7 * expected_nll + 0.075 * (4.0 * log_sum - (0.5 - 1.0 + 2.0 + 0.1));
     let number = |x: Tensor| x.to_scalar::<f64>().unwrap();
-    assert!((number(nll) - expected_nll).abs() < 1e-12);
-    assert!((number(smoothed) - expected).abs() < 1e-12);
+    for (pad, expected) in [(Some(0), without_pad), (None, over_all)] {
+        let (smoothed, nll) = cross_entropy(&logits, &labels, &counts, pad, 0.3).unwrap();
+        assert!((number(nll) - expected_nll).abs() < 1e-12);
+        assert!((number(smoothed) - expected).abs() < 1e-12);
+    }
+}
+
+/// An encoder's sentence without any id, beside some that have ids.
+#[test]
+fn a_sentence_without_ids_gives_no_nan() {
+    for family in families().into_iter().filter(ModelConfig::has_encoder) {
+        let config = ModelConfig { source_frame: SourceFrame::Bare, ..family };
+        let (network, params) = network(&config);
+        let mut examples = examples(&config);
+        let target = examples[0].target[..usize::from(config.family == Family::Classifier)].into();
+        examples[0] = Example { source: Vec::new(), target };
+        let pairs = Pairs::pack(&examples, &config);
+        let exact = reference(&network, &params, DType::F64).logits(&pairs).unwrap();
+        let engine = engine_logits(&network, &params, &pairs);
+        assert_eq!(engine.len(), exact.len());
+        for (&engine, &exact) in engine.iter().zip(&exact) {
+            assert!((f64::from(engine) - exact).abs() < 1e-5, "engine {engine}, exact {exact}");
+        }
+        let dropout = Dropout { key: 3, rates: DROPOUT };
+        let slices = [Slice { pairs, dropout }];
+        let options = LossOptions { smoothing: 0.1, scale: 1.0 };
+        let (gradient, _) =
+            reference(&network, &params, DType::F32).gradient(&slices, options).unwrap();
+        let (engine, _) = engine_gradient(&network, &params, &slices, options);
+        assert!(gradient.iter().chain(&engine).all(|g| g.is_finite()));
+    }
 }
 
 #[test]
