@@ -52,8 +52,11 @@ fn run<S: Read + Write>(console: &mut Console<S>, error: RunError) -> &mut Conso
     match error {
         RunError::Encode(error) => encode(console, error),
         RunError::IdOutOfRange { index, id, vocab } => {
-            number(console, "source id ", id, " (number ");
+            number(console, "id ", id, " (number ");
             numbers(console, ["", ") is not below ", ""], [index + 1, vocab.into()])
+        }
+        RunError::PrefixTooLong { len, limit } => {
+            numbers(console, ["a prompt of ", " ids is too long, the limit is ", ""], [len, limit])
         }
         RunError::BufferFull { capacity } => {
             number(console, "the answer does not fit into ", capacity as u64, " bytes")

@@ -94,7 +94,7 @@ fn words<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller) {
 
 fn ids<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller) {
     let end = HEADER.config.special.end;
-    let options = GenerateOptions { max_len: Some(1) };
+    let options = GenerateOptions { max_len: Some(1), prefix: &[] };
     let too_many = [end; LETTER_LIMIT + 2];
     for ids in [&[][..], &[end, u16::MAX], &too_many] {
         let generate = || speller.session().generate(ids, &options).err();
@@ -112,6 +112,7 @@ fn ids<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller) {
         console.text("stopped: ").text(match stop {
             Some(StopReason::EndToken) => "the end id",
             Some(StopReason::LengthLimit) => "the length limit",
+            Some(StopReason::AllLabelled) => "all is labelled",
             Some(StopReason::Cancelled) => "cancelled",
             None => "! no reason",
         });

@@ -1,4 +1,7 @@
-//! The decoder: one id -> logits, over the keys and values of all positions before.
+//! The decoder: one id -> hidden `[d_model]`, over the keys and values of all positions before, part by
+//! part of a layer, so that a caller may stop in between; and the output: hidden -> logits.
+
+use core::ops::Range;
 
 use model_format::Model;
 use model_format::config::NormPlace;
@@ -6,12 +9,13 @@ use model_format::directory::{DecoderSlot, Slot};
 use model_format::formats::{ActivationSlot, DecoderActivation};
 
 use crate::arena::Carver;
+use crate::budget::{Budget, Costs, Cursor, Part};
 use crate::encoder::CopyFrom;
 use crate::layers::{
-    Attention, AttentionSlots, Embedding, FeedForward, HeadShape, KvCache, Norm, rotate,
-    start_rotation,
+    AttentionSlots, Embedding, FeedForward, HeadShape, KeyValueProjection, KvCache, MultiHead,
+    Norm, QueryProjection, rotate, start_rotation,
 };
-use crate::plan::{Plan, rotation_len};
+use crate::plan::{Plan, padded, rotation_len};
 use crate::precision::{AttentionScratch, Precision};
 
 /// One decoder layer.
@@ -46,23 +50,22 @@ impl<'m> DecoderLayer<'_, 'm> {
         Norm::new(self.model, self.slot(norm), self.activation(output))
     }
 
-    fn self_attention<P: Precision>(self) -> Attention<'m, P> {
+    fn self_attention(self) -> AttentionSlots {
         use {DecoderActivation as A, DecoderSlot as S};
-        let slots = AttentionSlots {
+        AttentionSlots {
             linear: [S::Query, S::Key, S::Value, S::Output].map(|s| self.slot(s)),
             heads: self.slot(S::Heads),
             query: self.activation(A::Query),
             context: self.activation(A::Context),
             stream: ActivationSlot::decoder_stream(self.model.config(), self.layer),
             sum: self.activation(A::Sum1),
-        };
-        Attention::new(self.model, &slots, self.heads())
+        }
     }
 
-    fn cross_attention<P: Precision>(self) -> Attention<'m, P> {
+    fn cross_attention(self) -> AttentionSlots {
         use {DecoderActivation as A, DecoderSlot as S};
         let linear = [S::CrossQuery, S::CrossKey, S::CrossValue, S::CrossOutput];
-        let slots = AttentionSlots {
+        AttentionSlots {
             linear: linear.map(|s| self.slot(s)),
             heads: self.slot(S::CrossHeads),
             query: self.activation(A::CrossQuery),
@@ -72,48 +75,86 @@ impl<'m> DecoderLayer<'_, 'm> {
                 NormPlace::Post => A::Norm1,
             }),
             sum: self.activation(A::Sum2),
-        };
-        Attention::new(self.model, &slots, self.heads())
+        }
     }
 
+    /// Query, key and value of the new position.
     #[inline(never)]
-    fn attend_self<P: Precision>(self, step: &mut Step<'_, P>, cache: &mut Cache<'_, P>) {
+    fn project<P: Precision>(self, step: &mut Step<'_, P>, cache: &mut Cache<'_, P>) {
         let norm = self.norm::<P>(DecoderSlot::Norm1, DecoderActivation::Norm1);
-        let attention = self.self_attention::<P>();
+        let query = QueryProjection::<P>::new(self.model, &self.self_attention());
+        let key_value = KeyValueProjection::<P>::new(self.model, &self.self_attention());
+        let Step { position, x, normed, work, .. } = step;
+        let (to, _) = attention_buffers::<P>(work, x.len(), 0);
+        let input = before(self.place(), &norm, x, normed);
+        query.forward(input, to);
+        key_value.remember(input, *position, cache);
+    }
+
+    /// Attention to all positions so far.
+    #[inline(never)]
+    fn attend<P: Precision>(self, step: &mut Step<'_, P>, cache: &Cache<'_, P>) {
+        let norm = self.norm::<P>(DecoderSlot::Norm1, DecoderActivation::Norm1);
+        let attention = MultiHead::<P>::new(self.model, &self.self_attention(), self.heads());
         let Step { position, x, normed, work, .. } = step;
         let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cache.capacity);
-        let input = before(self.place(), &norm, x, normed);
-        attention.query(input, query);
-        attention.remember(input, *position, cache);
-        attention.attend(query, cache, *position + 1, &mut scratch, normed, x);
+        let len = position.saturating_add(1);
+        attention.attend(query, (cache, len), &mut scratch, normed, x, |_, _| ());
         after(self.place(), &norm, x);
     }
 
+    /// Attention to `memory`.
     #[inline(never)]
     fn attend_memory<P: Precision>(self, step: &mut Step<'_, P>, cross: &Cache<'_, P>) {
         let norm = self.norm::<P>(DecoderSlot::Norm2, DecoderActivation::Norm2);
-        let attention = self.cross_attention::<P>();
+        let projection = QueryProjection::<P>::new(self.model, &self.cross_attention());
+        let attention = MultiHead::<P>::new(self.model, &self.cross_attention(), self.heads());
         let Step { source_len, x, normed, work, .. } = step;
         let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cross.capacity);
-        let input = before(self.place(), &norm, x, normed);
-        attention.query(input, query);
-        attention.attend(query, cross, *source_len, &mut scratch, normed, x);
+        projection.forward(before(self.place(), &norm, x, normed), query);
+        attention.attend(query, (cross, *source_len), &mut scratch, normed, x, |_, _| ());
         after(self.place(), &norm, x);
+    }
+
+    /// Cross keys and values of these positions of `memory`.
+    #[inline(never)]
+    fn remember<P: Precision>(
+        self,
+        memory: &[P::Activation],
+        positions: Range<usize>,
+        cache: &mut Cache<'_, P>,
+    ) {
+        let key_value = KeyValueProjection::<P>::new(self.model, &self.cross_attention());
+        let d_model = usize::from(self.model.config().d_model);
+        let first = positions.start.saturating_mul(d_model);
+        let rows = memory.get(first..).unwrap_or_default().chunks_exact(d_model.max(1));
+        for (position, x) in positions.zip(rows) {
+            key_value.remember(x, position, cache);
+        }
+    }
+
+    /// The norm after the last layer, where there is one.
+    #[inline(never)]
+    fn final_norm<P: Precision>(self, x: &mut [P::Activation]) {
+        let config = self.model.config();
+        if config.final_norm && self.layer.saturating_add(1) == config.decoder.n_layers {
+            Norm::<P>::new(self.model, Slot::DecoderNorm, ActivationSlot::DecoderFinal)
+                .forward_in_place(x);
+        }
     }
 
     #[inline(never)]
     fn feed_forward<P: Precision>(self, step: &mut Step<'_, P>) {
         use {DecoderActivation as A, DecoderSlot as S};
         let norm = self.norm::<P>(S::Norm3, A::Norm3);
-        let stream = match self.place() {
-            NormPlace::Pre => A::Sum2,
-            NormPlace::Post => A::Norm2,
-        };
         let feed_forward = FeedForward::<P>::new(
             self.model,
             [S::Linear1, S::Linear2].map(|s| self.slot(s)),
             self.activation(A::Hidden),
-            [self.activation(stream), self.activation(A::Sum3)],
+            [
+                ActivationSlot::decoder_middle(self.model.config(), self.layer),
+                self.activation(A::Sum3),
+            ],
         );
         let Step { x, normed, work, .. } = step;
         let d_ff = self.model.config().decoder.d_ff;
@@ -162,7 +203,7 @@ fn after<P: Precision>(place: NormPlace, norm: &Norm<'_, P>, x: &mut [P::Activat
 
 type Cache<'a, P> = KvCache<'a, <P as Precision>::Cached>;
 
-/// One step's buffers.
+/// What a layer works on.
 struct Step<'a, P: Precision> {
     position: usize,
     source_len: usize,
@@ -174,94 +215,171 @@ struct Step<'a, P: Precision> {
     work: &'a mut [u8],
 }
 
-/// Cross keys and values of every layer, once per source. `memory` is `[len, d_model]`.
-pub(crate) fn remember_memory<P: Precision>(
-    model: &Model<'_>,
-    plan: &Plan,
-    memory: &[P::Activation],
-    cross: &mut [u8],
-) {
-    let d_model = usize::from(model.config().d_model);
-    let mut carver = Carver::new(cross);
-    for layer in 0..model.config().decoder.n_layers {
-        let attention = DecoderLayer { model, layer }.cross_attention::<P>();
-        let mut cache = take_cache::<P>(&mut carver, plan.limits.source_len.into(), d_model);
-        for (position, x) in memory.chunks_exact(d_model.max(1)).enumerate() {
-            attention.remember(x, position, &mut cache);
+/// All that the decoder has in the arena.
+pub(crate) struct Decoder<'a, P: Precision> {
+    /// Cross keys and values of all layers.
+    cross: &'a mut [u8],
+    /// Keys and values of self-attention of all layers.
+    caches: &'a mut [u8],
+    /// Sine and cosine of the position.
+    rotation: &'a mut [[i32; 2]],
+    step: Step<'a, P>,
+}
+
+impl<'a, P: Precision> Decoder<'a, P> {
+    /// At `position`, over `source_len` positions of `memory`.
+    #[inline(never)]
+    pub fn new(
+        model: &Model<'_>,
+        plan: &Plan,
+        arena: &'a mut [u8],
+        (position, source_len): (usize, usize),
+    ) -> Self {
+        let d_model = usize::from(model.config().d_model);
+        let mut carver = Carver::new(arena);
+        Self {
+            cross: carver.take(plan.cross),
+            caches: carver.take(plan.self_cache),
+            rotation: carver.take(rotation_len(model.config())),
+            step: Step {
+                position,
+                source_len,
+                x: carver.take(d_model),
+                normed: carver.take(d_model),
+                work: carver.take_rest(),
+            },
+        }
+    }
+
+    /// Embeds `id`. Positions come one after the other, from 0 on.
+    #[inline(never)]
+    pub fn embed(&mut self, model: &Model<'_>, id: u16) {
+        match self.step.position {
+            0 => start_rotation(self.rotation),
+            _ => rotate(self.rotation, model.pairs(Slot::Frequencies)),
+        }
+        let embedding = Embedding::<P>::target(model);
+        embedding.forward(id, self.step.position, self.rotation, self.step.x);
+    }
+
+    /// What the output projection reads once all layers are done, `[d_model]`.
+    pub fn into_hidden(self) -> &'a [P::Activation] {
+        self.step.x
+    }
+
+    /// Runs the layers from `cursor` on as far as `budget` goes; whether they are done.
+    pub fn decode(
+        &mut self,
+        model: &Model<'_>,
+        plan: &Plan,
+        cursor: &mut Cursor,
+        budget: &mut impl Budget,
+    ) -> bool {
+        let config = model.config();
+        let costs = Costs::of(config);
+        while cursor.layer < config.decoder.n_layers {
+            let layer = DecoderLayer { model, layer: cursor.layer };
+            let (cost, next) = match cursor.part {
+                Part::Project => (costs.project(), Part::Attend),
+                Part::Attend => {
+                    let next = match config.has_cross_attention() {
+                        true => Part::AttendMemory,
+                        false => Part::FeedForward,
+                    };
+                    (costs.attend(self.step.position.saturating_add(1)), next)
+                }
+                Part::AttendMemory => {
+                    (costs.attend_memory(self.step.source_len), Part::FeedForward)
+                }
+                Part::FeedForward => (costs.feed_forward(&config.decoder), Part::Project),
+            };
+            let part = cursor.part;
+            if !cursor.advance(budget, (1, cost), |_| self.run(layer, plan, part)) {
+                return false;
+            }
+            cursor.next(next);
+        }
+        true
+    }
+
+    /// One part of a layer.
+    fn run(&mut self, layer: DecoderLayer<'_, '_>, plan: &Plan, part: Part) {
+        let Self { cross, caches, step, .. } = self;
+        let shape = (usize::from(layer.layer), step.x.len());
+        match part {
+            Part::Project | Part::Attend => {
+                let capacity = plan.limits.target_len.into();
+                let mut cache = layer_cache::<P>(caches, shape, capacity);
+                match part {
+                    Part::Project => layer.project(step, &mut cache),
+                    _ => layer.attend(step, &cache),
+                }
+            }
+            Part::AttendMemory => {
+                let capacity = plan.limits.source_len.into();
+                layer.attend_memory(step, &layer_cache::<P>(cross, shape, capacity));
+            }
+            Part::FeedForward => {
+                layer.feed_forward(step);
+                layer.final_norm::<P>(step.x);
+            }
         }
     }
 }
 
-fn take_cache<'a, P: Precision>(
-    carver: &mut Carver<'a>,
+/// Cross keys and values of every layer, once per source, from `cursor` on as far as `budget` goes;
+/// whether they are stored. `memory` is `[len, d_model]`.
+pub(crate) fn remember_memory<P: Precision>(
+    model: &Model<'_>,
+    plan: &Plan,
+    cursor: &mut Cursor,
+    budget: &mut impl Budget,
+    memory: &[P::Activation],
+    cross: &mut [u8],
+) -> bool {
+    let d_model = usize::from(model.config().d_model);
+    let len = memory.len().checked_div(d_model).unwrap_or(0);
+    while cursor.layer < model.config().decoder.n_layers {
+        let layer = DecoderLayer { model, layer: cursor.layer };
+        let place = (usize::from(cursor.layer), d_model);
+        let mut cache = layer_cache::<P>(cross, place, plan.limits.source_len.into());
+        let units = (len, Costs::of(model.config()).remember());
+        let run = |range| layer.remember::<P>(memory, range, &mut cache);
+        if !cursor.advance(budget, units, run) {
+            return false;
+        }
+        cursor.next(Part::Project);
+    }
+    true
+}
+
+/// Keys and values of one layer of `[capacity, d_model]` each, in those of all layers.
+fn layer_cache<P: Precision>(
+    caches: &mut [u8],
+    (layer, d_model): (usize, usize),
     capacity: usize,
-    d_model: usize,
-) -> Cache<'a, P> {
+) -> Cache<'_, P> {
     let len = capacity.saturating_mul(d_model);
+    let layer_len = padded(len.saturating_mul(size_of::<P::Cached>())).saturating_mul(2);
+    let caches = caches.get_mut(layer.saturating_mul(layer_len)..).unwrap_or_default();
+    let mut carver = Carver::new(caches);
     KvCache { keys: carver.take(len), values: carver.take(len), capacity }
 }
 
-/// Reads `id` at `position` and pushes the logits of the next one into `sink`, ids ascending.
-pub(crate) fn decode_step<P: Precision>(
-    model: &Model<'_>,
-    plan: &Plan,
-    arena: &mut [u8],
-    (id, position, source_len): (u16, usize, usize),
-    sink: impl FnMut(u16, P::Logit),
-) {
-    let config = model.config();
-    let d_model = usize::from(config.d_model);
-    let mut carver = Carver::new(arena);
-    let cross = carver.take::<u8>(plan.cross);
-    let caches = carver.take::<u8>(plan.self_cache);
-    let rotation = carver.take::<[i32; 2]>(rotation_len(config));
-    let x = carver.take::<P::Activation>(d_model);
-    let normed = carver.take::<P::Activation>(d_model);
-    let work = carver.take_rest();
-    embed::<P>(model, id, position, rotation, x);
-
-    let (mut cross, mut caches) = (Carver::new(cross), Carver::new(caches));
-    let mut step = Step::<P> { position, source_len, x, normed, work };
-    for layer in 0..config.decoder.n_layers {
-        let cross = take_cache::<P>(&mut cross, plan.limits.source_len.into(), d_model);
-        let mut cache = take_cache::<P>(&mut caches, plan.limits.target_len.into(), d_model);
-        let layer = DecoderLayer { model, layer };
-        layer.attend_self(&mut step, &mut cache);
-        layer.attend_memory(&mut step, &cross);
-        layer.feed_forward(&mut step);
-    }
-    let Step { x, .. } = step;
-    if config.final_norm {
-        Norm::<P>::new(model, Slot::DecoderNorm, ActivationSlot::DecoderFinal).forward_in_place(x);
-    }
-    project_logits::<P>(model, x, sink);
-}
-
-/// The embedding of `id`; `rotation` moves from this position to the next.
+/// Pushes the logits of these rows of the output into `sink`, ids ascending.
 #[inline(never)]
-fn embed<P: Precision>(
-    model: &Model<'_>,
-    id: u16,
-    position: usize,
-    rotation: &mut [[i32; 2]],
-    out: &mut [P::Activation],
-) {
-    if position == 0 {
-        start_rotation(rotation);
-    }
-    Embedding::<P>::target(model).forward(id, position, rotation, out);
-    rotate(rotation, model.pairs(Slot::Frequencies));
-}
-
-#[inline(never)]
-fn project_logits<P: Precision>(
+pub(crate) fn project_logits<P: Precision>(
     model: &Model<'_>,
     hidden: &[P::Activation],
+    rows: Range<usize>,
     mut sink: impl FnMut(u16, P::Logit),
 ) {
     let slot = match model.config().output.is_tied() {
         true => Slot::TargetEmbedding,
         false => Slot::Output,
     };
-    P::project_logits(&P::linear(model, slot), hidden, |row, logit| sink(row as u16, logit));
+    let linear = P::linear_rows(model, slot, rows.clone());
+    P::project_logits(&linear, hidden, |row, logit| {
+        sink(rows.start.saturating_add(row) as u16, logit);
+    });
 }

@@ -1,4 +1,7 @@
-//! The encoder: source ids -> `memory` `[source_len, d_model]`.
+//! The encoder: source ids -> `memory` `[source_len, d_model]`, position by position through each part
+//! of a layer, so that a caller may stop in between.
+
+use core::ops::Range;
 
 use model_format::Model;
 use model_format::config::NormPlace;
@@ -6,12 +9,14 @@ use model_format::directory::{EncoderSlot, Slot};
 use model_format::formats::{ActivationSlot, EncoderActivation};
 
 use crate::arena::Carver;
+use crate::budget::{Budget, Costs, Cursor, Part};
 use crate::layers::{
-    Attention, AttentionSlots, Embedding, FeedForward, HeadShape, KvCache, Norm, rotate,
-    start_rotation,
+    AttentionSlots, Embedding, FeedForward, HeadShape, KeyValueProjection, KvCache, MultiHead,
+    Norm, QueryProjection, rotate, start_rotation,
 };
 use crate::plan::rotation_len;
 use crate::precision::{AttentionScratch, Precision};
+use crate::tokenizer::Ids;
 
 /// One encoder layer.
 ///
@@ -40,19 +45,16 @@ impl<'m> EncoderLayer<'_, 'm> {
         Norm::new(self.model, self.slot(norm), self.activation(output))
     }
 
-    fn attention<P: Precision>(self) -> Attention<'m, P> {
+    fn attention(self) -> AttentionSlots {
         use {EncoderActivation as A, EncoderSlot as S};
-        let config = self.model.config();
-        let shape = HeadShape { n_heads: config.encoder.n_heads.into(), d_k: config.encoder_d_k() };
-        let slots = AttentionSlots {
+        AttentionSlots {
             linear: [S::Query, S::Key, S::Value, S::Output].map(|s| self.slot(s)),
             heads: self.slot(S::Heads),
             query: self.activation(A::Query),
             context: self.activation(A::Context),
-            stream: ActivationSlot::encoder_stream(config, self.layer),
+            stream: ActivationSlot::encoder_stream(self.model.config(), self.layer),
             sum: self.activation(A::Sum1),
-        };
-        Attention::new(self.model, &slots, shape)
+        }
     }
 
     /// `stream` is `[len, d_model]`; `scratch` holds what the plan counted for one phase.
@@ -61,6 +63,7 @@ impl<'m> EncoderLayer<'_, 'm> {
         self,
         stream: &mut [P::Activation],
         shape: Shape,
+        positions: Range<usize>,
         scratch: &mut [u8],
     ) {
         use {EncoderActivation as A, EncoderSlot as S};
@@ -79,6 +82,7 @@ impl<'m> EncoderLayer<'_, 'm> {
         let mut carver = Carver::new(scratch);
         let normed = carver.take::<P::Activation>(d_model);
         let hidden = carver.take::<P::Activation>(d_ff);
+        let stream = rows_mut(stream, &positions, d_model);
         for x in stream.chunks_exact_mut(d_model.max(1)) {
             match self.place() {
                 NormPlace::Pre => {
@@ -94,29 +98,38 @@ impl<'m> EncoderLayer<'_, 'm> {
         }
     }
 
-    /// As [`feed_forward`](Self::feed_forward).
+    /// The norm after the last layer, where there is one.
     #[inline(never)]
-    fn attend<P: Precision>(self, stream: &mut [P::Activation], shape: Shape, scratch: &mut [u8]) {
+    fn final_norm<P: Precision>(self, stream: &mut [P::Activation]) {
+        let config = self.model.config();
+        if config.final_norm && self.layer.saturating_add(1) == config.encoder.n_layers {
+            let norm = Norm::<P>::new(self.model, Slot::EncoderNorm, ActivationSlot::Memory);
+            for x in stream.chunks_exact_mut(usize::from(config.d_model).max(1)) {
+                norm.forward_in_place(x);
+            }
+        }
+    }
+
+    /// Query, key and value of these positions, into `scratch`.
+    #[inline(never)]
+    fn project<P: Precision>(
+        self,
+        stream: &[P::Activation],
+        shape: Shape,
+        positions: Range<usize>,
+        scratch: &mut [u8],
+    ) {
         let norm = self.norm::<P>(EncoderSlot::Norm1, EncoderActivation::Norm1);
-        let attention = self.attention::<P>();
-        let Shape { len, capacity, d_model, .. } = shape;
-        let mut carver = Carver::new(scratch);
-        let queries = carver.take::<P::Activation>(capacity.saturating_mul(d_model));
-        let mut cache = KvCache {
-            keys: carver.take::<P::Cached>(capacity.saturating_mul(d_model)),
-            values: carver.take::<P::Cached>(capacity.saturating_mul(d_model)),
-            capacity,
-        };
-        // The norm is dead once query, key and value are made: the context takes its place.
-        let normed = carver.take::<P::Activation>(d_model);
-        let mut scratch = AttentionScratch {
-            scores: carver.take::<P::Score>(capacity),
-            probabilities: carver.take::<P::Probability>(capacity),
-        };
+        let query = QueryProjection::<P>::new(self.model, &self.attention());
+        let key_value = KeyValueProjection::<P>::new(self.model, &self.attention());
+        let d_model = shape.d_model;
+        let AttentionBuffers { queries, mut cache, normed, .. } =
+            AttentionBuffers::<P>::carve(shape, scratch);
         // Not zipped: a zip of chunks divides by their length, which could panic for all it knows.
-        let mut rows = queries.chunks_exact_mut(d_model.max(1));
-        for (position, x) in stream.chunks_exact(d_model.max(1)).enumerate() {
-            let query = rows.next().unwrap_or_default();
+        let mut rows = rows_mut(queries, &positions, d_model).chunks_exact_mut(d_model.max(1));
+        let xs = rows_of(stream, &positions, d_model).chunks_exact(d_model.max(1));
+        for (position, x) in positions.zip(xs) {
+            let row = rows.next().unwrap_or_default();
             let x = match self.place() {
                 NormPlace::Pre => {
                     norm.forward(x, normed);
@@ -124,16 +137,76 @@ impl<'m> EncoderLayer<'_, 'm> {
                 }
                 NormPlace::Post => x,
             };
-            attention.query(x, query);
-            attention.remember(x, position, &mut cache);
+            query.forward(x, row);
+            key_value.remember(x, position, &mut cache);
         }
-        let mut rows = queries.chunks_exact(d_model.max(1));
-        for x in stream.chunks_exact_mut(d_model.max(1)) {
+    }
+
+    /// Attention of these positions, once all positions are projected.
+    #[inline(never)]
+    fn attend<P: Precision>(
+        self,
+        stream: &mut [P::Activation],
+        shape: Shape,
+        positions: Range<usize>,
+        scratch: &mut [u8],
+    ) {
+        let norm = self.norm::<P>(EncoderSlot::Norm1, EncoderActivation::Norm1);
+        let config = self.model.config();
+        let heads = HeadShape { n_heads: config.encoder.n_heads.into(), d_k: config.encoder_d_k() };
+        let attention = MultiHead::<P>::new(self.model, &self.attention(), heads);
+        let Shape { len, d_model, .. } = shape;
+        let AttentionBuffers { queries, cache, normed, mut scratch } =
+            AttentionBuffers::<P>::carve(shape, scratch);
+        let mut rows = rows_of(queries, &positions, d_model).chunks_exact(d_model.max(1));
+        let xs = rows_mut(stream, &positions, d_model);
+        for x in xs.chunks_exact_mut(d_model.max(1)) {
             let query = rows.next().unwrap_or_default();
-            attention.attend(query, &cache, len, &mut scratch, normed, x);
+            attention.attend(query, (&cache, len), &mut scratch, normed, x, |_, _| ());
             if self.place() == NormPlace::Post {
                 norm.forward_in_place(x);
             }
+        }
+    }
+}
+
+/// The rows of these positions in `[len, d_model]`.
+fn rows_of<'x, T>(x: &'x [T], positions: &Range<usize>, d_model: usize) -> &'x [T] {
+    let range = positions.start.saturating_mul(d_model)..positions.end.saturating_mul(d_model);
+    x.get(range).unwrap_or_default()
+}
+
+/// As [`rows_of`].
+fn rows_mut<'x, T>(x: &'x mut [T], positions: &Range<usize>, d_model: usize) -> &'x mut [T] {
+    let range = positions.start.saturating_mul(d_model)..positions.end.saturating_mul(d_model);
+    x.get_mut(range).unwrap_or_default()
+}
+
+/// What self-attention holds for one layer.
+struct AttentionBuffers<'a, P: Precision> {
+    /// `[capacity, d_model]`.
+    queries: &'a mut [P::Activation],
+    /// Keys and values.
+    cache: KvCache<'a, P::Cached>,
+    /// `[d_model]`: the norm is dead once query, key and value are made; the context takes its place.
+    normed: &'a mut [P::Activation],
+    /// Of one head.
+    scratch: AttentionScratch<'a, P>,
+}
+
+impl<'a, P: Precision> AttentionBuffers<'a, P> {
+    fn carve(shape: Shape, scratch: &'a mut [u8]) -> Self {
+        let Shape { capacity, d_model, .. } = shape;
+        let len = capacity.saturating_mul(d_model);
+        let mut carver = Carver::new(scratch);
+        Self {
+            queries: carver.take(len),
+            cache: KvCache { keys: carver.take(len), values: carver.take(len), capacity },
+            normed: carver.take(d_model),
+            scratch: AttentionScratch {
+                scores: carver.take(capacity),
+                probabilities: carver.take(capacity),
+            },
         }
     }
 }
@@ -153,61 +226,75 @@ impl<T: Copy> CopyFrom<T> for [T] {
 
 /// Sizes of one run.
 #[derive(Clone, Copy)]
-struct Shape {
+pub(crate) struct Shape {
     /// Source positions of this run.
-    len: usize,
+    pub len: usize,
     /// Source positions that the arena has room for.
-    capacity: usize,
-    d_model: usize,
-    d_ff: usize,
+    pub capacity: usize,
+    pub d_model: usize,
+    pub d_ff: usize,
 }
 
-/// Runs the encoder over `ids`, `len` of them: `memory` is `[capacity, d_model]`, its first `len`
-/// rows written.
-pub(crate) fn encode<P: Precision>(
+/// Embeds `ids` into the first rows of `memory`, `[capacity, d_model]`. On its own stack, which is
+/// gone when the layers run.
+#[inline(never)]
+pub(crate) fn embed<P: Precision>(
     model: &Model<'_>,
-    ids: impl Iterator<Item = u16>,
-    capacity: usize,
+    ids: Ids<'_>,
     scratch: &mut [u8],
     memory: &mut [P::Activation],
 ) {
-    let config = model.config();
-    let d_model = usize::from(config.d_model);
-    let len = embed::<P>(model, ids, scratch, memory);
-    let shape = Shape { len, capacity, d_model, d_ff: config.encoder.d_ff.into() };
-    let stream = memory.get_mut(..len.saturating_mul(d_model)).unwrap_or_default();
-    for layer in 0..config.encoder.n_layers {
-        let layer = EncoderLayer { model, layer };
-        layer.attend::<P>(stream, shape, scratch);
-        layer.feed_forward::<P>(stream, shape, scratch);
-    }
-    if config.final_norm {
-        let norm = Norm::<P>::new(model, Slot::EncoderNorm, ActivationSlot::Memory);
-        for x in stream.chunks_exact_mut(d_model.max(1)) {
-            norm.forward_in_place(x);
-        }
-    }
-}
-
-/// Embeds `ids`; how many there were. On its own stack, which is gone when the layers run.
-#[inline(never)]
-fn embed<P: Precision>(
-    model: &Model<'_>,
-    ids: impl Iterator<Item = u16>,
-    scratch: &mut [u8],
-    memory: &mut [P::Activation],
-) -> usize {
     let config = model.config();
     let rotation = Carver::new(scratch).take::<[i32; 2]>(rotation_len(config));
     let frequencies = model.pairs(Slot::Frequencies);
     start_rotation(rotation);
     let embedding = Embedding::<P>::source(model);
     let rows = memory.chunks_exact_mut(usize::from(config.d_model).max(1));
-    let mut len = 0;
-    for (id, out) in ids.zip(rows) {
-        embedding.forward(id, len, rotation, out);
+    for (position, (id, out)) in ids.zip(rows).enumerate() {
+        embedding.forward(id, position, rotation, out);
         rotate(rotation, frequencies);
-        len += 1;
     }
-    len
+}
+
+/// Runs the layers from `cursor` on as far as `budget` goes; whether they are done. `memory` is
+/// `[len, d_model]`.
+pub(crate) fn encode<P: Precision>(
+    model: &Model<'_>,
+    shape: Shape,
+    cursor: &mut Cursor,
+    budget: &mut impl Budget,
+    scratch: &mut [u8],
+    memory: &mut [P::Activation],
+) -> bool {
+    let config = model.config();
+    let costs = Costs::of(config);
+    let len = shape.len;
+    while cursor.layer < config.encoder.n_layers {
+        let layer = EncoderLayer { model, layer: cursor.layer };
+        let (is_done, next) = match cursor.part {
+            Part::Project => {
+                let units = (len, costs.project());
+                let run = |range| layer.project::<P>(memory, shape, range, scratch);
+                (cursor.advance(budget, units, run), Part::Attend)
+            }
+            Part::Attend => {
+                let units = (len, costs.attend(len));
+                let run = |range| layer.attend::<P>(memory, shape, range, scratch);
+                (cursor.advance(budget, units, run), Part::FeedForward)
+            }
+            Part::AttendMemory | Part::FeedForward => {
+                let units = (len, costs.feed_forward(&config.encoder));
+                let run = |range: Range<usize>| {
+                    layer.feed_forward::<P>(memory, shape, range.clone(), scratch);
+                    layer.final_norm::<P>(rows_mut(memory, &range, shape.d_model));
+                };
+                (cursor.advance(budget, units, run), Part::Project)
+            }
+        };
+        if !is_done {
+            return false;
+        }
+        cursor.next(next);
+    }
+    true
 }

@@ -1,7 +1,9 @@
-//! Encoder-decoder Transformer inference for microcontrollers: `no_std`, no heap, one static arena.
+//! Transformer inference for microcontrollers: `no_std`, no heap, one static arena. Encoder-decoders,
+//! language models (decoder-only), taggers and classifiers (encoder-only).
 //!
 //! ```text
 //! session      text -> text; owns no arithmetic
+//! generation   ids -> ids, in bounded pieces
 //!   tokenizer  text <-> TokenId
 //!   search     greedy: a sink of (id, logit)
 //!   encoder    src ids -> memory [src_len, d_model]
@@ -31,13 +33,17 @@
 
 #[allow(unsafe_code, reason = "hands out the bytes of a static")]
 mod arena;
+mod budget;
 mod decoder;
 mod encoder;
+mod error;
 mod fixed;
+mod generation;
 mod half;
 #[doc(hidden)]
 pub mod kernels;
 mod layers;
+mod model;
 mod plan;
 mod precision;
 #[cfg(feature = "saturation-counts")]
@@ -47,17 +53,17 @@ mod session;
 mod tokenizer;
 
 pub use arena::{ARENA_ALIGN, StaticArena};
+pub use error::{ArenaTooSmall, BudgetTooSmall, RunError};
 pub use fixed::FixedPoint;
+pub use generation::{GenerateOptions, Generation, Poll, StopReason};
 pub use half::HalfFloat;
+pub use model::{FixedModel, HalfModel, LoadError, TypedModel};
 pub use model_format;
 pub use model_format::Checks;
 pub use plan::{Limits, Plan, arena_len, arena_len_with};
 pub use precision::{Logit, Precision};
 pub use search::LogitsHash;
-pub use session::{
-    ArenaTooSmall, FixedModel, GenerateOptions, Generation, HalfModel, LoadError, RunError,
-    Session, StopReason, TypedModel,
-};
+pub use session::Session;
 pub use tokenizer::{EncodeError, MAX_SYMBOL_LEN, TokenId};
 
 /// The bytes of a model file, aligned as [`FixedModel::from_bytes`] needs them, as a

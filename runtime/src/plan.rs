@@ -7,20 +7,23 @@
 //! ```
 //!
 //! Encoder scratch shares bytes with the cross-attention cache, and the decoder's cache and scratch
-//! with `memory`, which is dead once cross keys and values are stored.
+//! with `memory`, which is dead once cross keys and values are stored. A model without a decoder ends
+//! with the first line, one without an encoder has the decoder's cache and scratch alone.
 
 use model_format::config::{ModelConfig, Positions, Precision};
 use model_format::header::{Header, HeaderError};
 
 use crate::arena::ARENA_ALIGN;
+use crate::budget::largest_unit;
 
 /// The longest sequences a session takes; each at most what the file allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Limits {
-    /// Most source ids, end id included.
+    /// Most source ids, those of the frame included; 0 without an encoder.
     pub source_len: u16,
-    /// Most produced ids, end id included.
+    /// Most ids after the start id, those of a prompt or prefix and the end id included; 0 without a
+    /// decoder.
     pub target_len: u16,
 }
 
@@ -69,7 +72,7 @@ const fn buffer(len: usize, size: usize) -> usize {
     padded(len.saturating_mul(size))
 }
 
-const fn max(a: usize, b: usize) -> usize {
+pub(crate) const fn max(a: usize, b: usize) -> usize {
     if a > b { a } else { b }
 }
 
@@ -97,7 +100,10 @@ impl Plan {
         let d_model = config.d_model as usize;
         let source = limits.source_len as usize;
         let n_layers = config.decoder.n_layers as usize;
-        let cross = buffer(source * d_model, size.cached).saturating_mul(2 * n_layers);
+        let cross = match config.has_cross_attention() {
+            true => buffer(source * d_model, size.cached).saturating_mul(2 * n_layers),
+            false => 0,
+        };
         let memory = buffer(source * d_model, size.activation);
         let encoder_scratch = encoder_scratch(config, &size, source);
         let memory_offset = max(encoder_scratch, cross);
@@ -118,6 +124,12 @@ impl Plan {
         }
     }
 
+    /// The least budget of [`Generation::poll`](crate::Generation::poll), in multiply-accumulates: the
+    /// most expensive unit of work that is not divided.
+    pub const fn smallest_budget(&self, header: &Header) -> u32 {
+        largest_unit(&header.config, self.limits)
+    }
+
     /// Lays out the arena for the longest sequences the file allows.
     pub const fn of(header: &Header) -> Self {
         Self::new(header, Limits::of(&header.config))
@@ -131,8 +143,12 @@ impl Limits {
     }
 }
 
-/// The largest of the encoder's three phases: embedding, attention, feed-forward.
+/// The largest of the encoder's three phases: embedding, attention, feed-forward. A classifier's mean
+/// needs no more than any of them.
 const fn encoder_scratch(config: &ModelConfig, size: &Sizes, source: usize) -> usize {
+    if !config.has_encoder() {
+        return 0;
+    }
     let d_model = config.d_model as usize;
     let embed = buffer(rotation_len(config), ROTATION_SIZE);
     let attention = buffer(source * d_model, size.activation)
@@ -151,6 +167,9 @@ const fn attention_scratch(size: &Sizes, len: usize) -> usize {
 
 /// Rotation, stream and norm, and the larger of attention (with a query) and feed-forward.
 const fn decoder_scratch(config: &ModelConfig, size: &Sizes, limits: Limits) -> usize {
+    if !config.has_decoder() {
+        return 0;
+    }
     let d_model = config.d_model as usize;
     let longest = max(limits.source_len as usize, limits.target_len as usize);
     let attention = buffer(d_model, size.activation) + attention_scratch(size, longest);

@@ -1,6 +1,8 @@
 //! What the layers need of a number type; [`FixedPoint`](crate::FixedPoint) and
 //! [`HalfFloat`](crate::HalfFloat) are the two.
 
+use core::ops::Range;
+
 use bytemuck::{AnyBitPattern, NoUninit};
 use model_format::Model;
 use model_format::config::{Activation, Precision as Stored};
@@ -105,6 +107,8 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
 
     /// Linear weights of `model`.
     fn linear<'m>(model: &Model<'m>, slot: Slot) -> Self::Linear<'m>;
+    /// These rows of linear weights of `model`.
+    fn linear_rows<'m>(model: &Model<'m>, slot: Slot, rows: Range<usize>) -> Self::Linear<'m>;
     /// LayerNorm weights of `model`.
     fn norm<'m>(model: &Model<'m>, slot: Slot) -> Self::Norm<'m>;
     /// Head constants of `model`.
@@ -160,6 +164,9 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
         x: &[Self::Activation],
         sink: impl FnMut(usize, Self::Logit),
     );
+    /// `out = mean(rows)` column by column; `out` is `[d_model]`, `rows` `[len, d_model]` and not
+    /// empty.
+    fn mean(rows: &[Self::Activation], out: &mut [Self::Activation]);
     /// `out = LayerNorm(x)`.
     fn layer_norm(
         norm: &Self::Norm<'_>,
@@ -177,7 +184,7 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
         head: usize,
         query: &[Self::Activation],
         cache: HeadCache<'_, Self::Cached>,
-        scratch: AttentionScratch<'_, Self>,
+        scratch: &mut AttentionScratch<'_, Self>,
         range: Self::Range,
         context: &mut [Self::Activation],
     );

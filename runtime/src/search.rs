@@ -16,6 +16,12 @@ impl<L: Logit> Greedy<L> {
         Self { best: None, never: [special.pad, special.start] }
     }
 
+    /// Among labels, none of which is special.
+    pub fn among_labels() -> Self {
+        // A vocabulary has at most `u16::MAX` ids, the last of which is one less.
+        Self { best: None, never: [TokenId::MAX; 2] }
+    }
+
     /// Takes the next logit, ids ascending.
     pub fn push(&mut self, id: TokenId, logit: L) {
         let is_better = match self.best {
@@ -28,7 +34,7 @@ impl<L: Logit> Greedy<L> {
     }
 
     /// The token; `None` where every id is excluded.
-    pub fn finish(self) -> Option<TokenId> {
+    pub fn finish(&self) -> Option<TokenId> {
         self.best.map(|(id, _)| id)
     }
 }

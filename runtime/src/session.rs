@@ -1,147 +1,22 @@
 //! Text -> text. Owns no arithmetic.
 
-use core::fmt;
-use core::marker::PhantomData;
-
-use model_format::{Checks, Model, ModelError};
+use model_format::config::{Family, ModelConfig};
 
 use crate::arena::Carver;
-use crate::decoder::{decode_step, remember_memory};
-use crate::encoder::encode;
+use crate::error::{ArenaTooSmall, RunError};
+use crate::generation::{GenerateOptions, Generation, StopReason};
+use crate::model::TypedModel;
 use crate::plan::{Limits, Plan, fit};
 use crate::precision::Precision;
-use crate::search::Greedy;
-use crate::tokenizer::{self, EncodeError, TextWriter, TokenId};
-
-/// A model whose numbers are `P`: the file, checked.
-#[derive(Debug, Clone, Copy)]
-pub struct TypedModel<'m, P> {
-    model: Model<'m>,
-    precision: PhantomData<P>,
-}
-
-/// An integer model.
-pub type FixedModel<'m> = TypedModel<'m, crate::FixedPoint>;
-/// An `f16` model.
-pub type HalfModel<'m> = TypedModel<'m, crate::HalfFloat>;
-
-/// Why a file cannot be run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum LoadError {
-    /// The file is not a sound model.
-    Model(ModelError),
-    /// The file is sound, but of another number type.
-    WrongPrecision {
-        /// Number type of the file.
-        found: model_format::config::Precision,
-    },
-}
-
-impl<'m, P: Precision> TypedModel<'m, P> {
-    /// Checks all of `file`; nothing is copied.
-    ///
-    /// # Errors
-    /// When the file is damaged, or of another number type.
-    pub fn from_bytes(file: &'m [u8]) -> Result<Self, LoadError> {
-        Self::from_bytes_with(file, Checks::Full)
-    }
-
-    /// Checks as much of `file` as `checks` asks for: the checksum and the scan of the weights read
-    /// the whole file, which a device may skip for memory that it trusts.
-    ///
-    /// # Errors
-    /// When the file is damaged, or of another number type.
-    pub fn from_bytes_with(file: &'m [u8], checks: Checks) -> Result<Self, LoadError> {
-        match Model::from_bytes_with(file, checks) {
-            Ok(model) => Self::new(model),
-            Err(error) => Err(LoadError::Model(error)),
-        }
-    }
-
-    /// The typed view of a model that was checked before.
-    ///
-    /// # Errors
-    /// When it is of another number type.
-    pub fn new(model: Model<'m>) -> Result<Self, LoadError> {
-        let found = model.header().precision;
-        if found == P::STORED {
-            Ok(Self { model, precision: PhantomData })
-        } else {
-            Err(LoadError::WrongPrecision { found })
-        }
-    }
-
-    /// The file.
-    pub fn model(&self) -> &Model<'m> {
-        &self.model
-    }
-
-    /// How the arena is laid out for the longest sequences of the file.
-    pub fn plan(&self) -> Plan {
-        Plan::of(self.model.header())
-    }
-}
-
-/// The arena is too small.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct ArenaTooSmall {
-    /// Bytes needed in all.
-    pub needed: usize,
-    /// Bytes given.
-    pub given: usize,
-}
-
-/// Why nothing could be generated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum RunError {
-    /// The text.
-    Encode(EncodeError),
-    /// A source id outside the vocabulary.
-    IdOutOfRange {
-        /// Its place.
-        index: usize,
-        /// The id.
-        id: TokenId,
-        /// Size of the vocabulary.
-        vocab: u16,
-    },
-    /// The buffer for the text is full; the next symbol is not in it.
-    BufferFull {
-        /// Bytes of the buffer.
-        capacity: usize,
-    },
-}
-
-/// Why a generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum StopReason {
-    /// The model produced its end id.
-    EndToken,
-    /// As many ids as allowed were produced.
-    LengthLimit,
-    /// The caller asked for it.
-    Cancelled,
-}
-
-/// What a caller may choose for one generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct GenerateOptions {
-    /// Most ids to produce, end id included; the session's limit where that is less or this is
-    /// `None`.
-    pub max_len: Option<u16>,
-}
+use crate::tokenizer::{EncodeError, Frame, Ids, TextIds, TextWriter, TokenId};
 
 /// A model with its memory, ready to run; one text after the other.
 pub struct Session<'m, 'a, P> {
-    model: &'m TypedModel<'m, P>,
-    plan: Plan,
+    pub(crate) model: &'m TypedModel<'m, P>,
+    pub(crate) plan: Plan,
     /// Exactly `plan.total` bytes from a multiple of 16 on.
-    arena: &'a mut [u8],
-    last_stop: Option<StopReason>,
+    pub(crate) arena: &'a mut [u8],
+    pub(crate) last_stop: Option<StopReason>,
 }
 
 impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
@@ -178,12 +53,18 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
         self.plan.limits
     }
 
+    /// The least budget of [`Generation::poll`], in multiply-accumulates.
+    pub fn smallest_budget(&self) -> u32 {
+        self.plan.smallest_budget(self.model.model.header())
+    }
+
     /// Why the last generation ended; `None` before the first, or where it was dropped in between.
     pub fn last_stop(&self) -> Option<StopReason> {
         self.last_stop
     }
 
-    /// Runs `text` through the model and writes the answer into `buffer`.
+    /// Runs `text` through the model and writes the answer into `buffer`: what was generated (without
+    /// its prompt), or the labels, as target text.
     ///
     /// # Errors
     /// When `text` cannot be encoded or the answer does not fit; the session stays usable.
@@ -204,7 +85,7 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
         let model = &self.model.model;
         let capacity = buffer.len();
         let mut writer = TextWriter::new(buffer, model.text().target);
-        let mut generation = self.start_text(text)?;
+        let mut generation = self.generate_text(text, &GenerateOptions::default())?;
         while let Some(id) = generation.next_observed(&mut observe) {
             if !writer.push(model.target_vocabulary().text(id)) {
                 return Err(RunError::BufferFull { capacity });
@@ -225,167 +106,115 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
         heapless::String::try_from(answer).map_err(|_| RunError::BufferFull { capacity: N })
     }
 
-    /// Runs the encoder over `source_ids`, the end id included where the model was trained with one;
-    /// the tokens come one by one.
+    /// Gives `ids` to the model; what it says comes one id after the other:
+    ///
+    /// | family | `ids` | what comes |
+    /// | --- | --- | --- |
+    /// | encoder-decoder | the source, its frame (the end id, mostly) included | tokens |
+    /// | decoder-only | the prompt, which may be empty | the tokens after it |
+    /// | tagger | the source, its frame included | a label for every id between the frame |
+    /// | classifier | the source, its frame included | one label |
     ///
     /// # Errors
-    /// When there are no ids, too many, or one outside the vocabulary.
-    pub fn generate(
-        &mut self,
-        source_ids: &[TokenId],
-        options: &GenerateOptions,
-    ) -> Result<Generation<'_, 'm, 'a, P>, RunError> {
-        let vocab = self.model.model.config().source_vocab;
-        if let Some((index, &id)) = source_ids.iter().enumerate().find(|(_, id)| **id >= vocab) {
-            return Err(RunError::IdOutOfRange { index, id, vocab });
-        }
-        if source_ids.is_empty() {
-            return Err(RunError::Encode(EncodeError::Empty));
-        }
-        let (len, limit) = (source_ids.len(), usize::from(self.plan.limits.source_len));
-        if len > limit {
-            return Err(RunError::Encode(EncodeError::TooLong { len, limit }));
-        }
-        Ok(self.start(source_ids.iter().copied(), len, options))
+    /// When there are too many ids, no source ids, or one outside the vocabulary; the same for the
+    /// options' prefix.
+    pub fn generate<'s>(
+        &'s mut self,
+        ids: &'s [TokenId],
+        options: &GenerateOptions<'s>,
+    ) -> Result<Generation<'s, 'm, 'a, P>, RunError> {
+        let config = self.model.model.config();
+        let (vocab, room) = match config.has_encoder() {
+            true => (config.source_vocab, self.plan.limits.source_len),
+            false => (config.target_vocab, u16::MAX),
+        };
+        check_ids(ids, vocab)?;
+        check_len(config, ids.len(), room.into())?;
+        self.start(Ids::Given(ids.iter()), ids.len(), options)
     }
 
+    /// As [`generate`](Self::generate), for the ids of `text`: a source, whose frame is added, or a
+    /// prompt, which is target text.
+    ///
+    /// # Errors
+    /// When `text` cannot be encoded or is too long; for the options' prefix as in `generate`.
     #[inline(never)]
-    fn start_text(&mut self, text: &str) -> Result<Generation<'_, 'm, 'a, P>, RunError> {
-        let model = self.model;
-        let ids = tokenizer::encode(&model.model, text);
-        let mut len = 0;
-        for id in ids.clone() {
-            id.map_err(RunError::Encode)?;
-            len += 1;
+    pub fn generate_text<'s>(
+        &'s mut self,
+        text: &'s str,
+        options: &GenerateOptions<'s>,
+    ) -> Result<Generation<'s, 'm, 'a, P>, RunError> {
+        let model = &self.model.model;
+        let config = model.config();
+        if !config.has_encoder() {
+            let ids = TextIds::target(model, text);
+            let len = ids.count_ids().map_err(RunError::Encode)?;
+            return self.start(Ids::Text(ids), len, options);
         }
-        if len == 0 {
-            return Err(RunError::Encode(EncodeError::Empty));
-        }
-        let limit = usize::from(self.plan.limits.source_len).saturating_sub(1);
-        if len > limit {
-            return Err(RunError::Encode(EncodeError::TooLong { len, limit }));
-        }
-        let ids = ids.filter_map(Result::ok).chain([model.model.config().special.end]);
-        Ok(self.start(ids, len + 1, &GenerateOptions::default()))
+        let ids = TextIds::source(model, text);
+        let len = ids.count_ids().map_err(RunError::Encode)?;
+        let frame = config.source_frame.len();
+        check_len(config, len, self.plan.limits.source_len.saturating_sub(frame).into())?;
+        let len = len.saturating_add(frame.into());
+        self.start(Ids::Framed(Frame::of(config), ids), len, options)
     }
 
-    /// Encoder, then cross keys and values over the `len` ids; `memory` is dead after it.
-    fn start(
-        &mut self,
-        ids: impl Iterator<Item = TokenId>,
-        len: usize,
-        options: &GenerateOptions,
-    ) -> Generation<'_, 'm, 'a, P> {
-        let (model, plan) = (&self.model.model, &self.plan);
-        let d_model = usize::from(model.config().d_model);
-        let capacity = usize::from(plan.limits.source_len);
+    /// What lies below `memory`, and `memory`, `[capacity, d_model]`.
+    pub(crate) fn encoder_buffers(&mut self) -> (&mut [u8], &mut [P::Activation]) {
+        let d_model = usize::from(self.model.model.config().d_model);
         let mut carver = Carver::new(&mut *self.arena);
-        let low = carver.take::<u8>(plan.memory_offset);
-        let memory = carver.take::<P::Activation>(capacity.saturating_mul(d_model));
-        encode::<P>(model, ids, capacity, low, memory);
-        let memory = memory.get(..len.saturating_mul(d_model)).unwrap_or_default();
-        remember_memory::<P>(model, plan, memory, low);
-        self.last_stop = None;
-        let limit = plan.limits.target_len;
-        let max_len = options.max_len.unwrap_or(limit).min(limit);
-        let start = model.config().special.start;
-        Generation { session: self, source_len: len, position: 0, id: start, max_len }
+        let low = carver.take(self.plan.memory_offset);
+        let capacity = usize::from(self.plan.limits.source_len);
+        (low, carver.take(capacity.saturating_mul(d_model)))
     }
-}
 
-/// A generation in progress: an iterator of ids, the end id not among them.
-pub struct Generation<'s, 'm, 'a, P> {
-    session: &'s mut Session<'m, 'a, P>,
-    source_len: usize,
-    position: u16,
-    /// What the decoder reads next.
-    id: TokenId,
-    max_len: u16,
-}
-
-impl<P: Precision> Generation<'_, '_, '_, P> {
-    /// The next id, showing all logits to `observe`; `None` at the end.
-    #[inline(never)]
-    pub fn next_observed(&mut self, mut observe: impl FnMut(TokenId, P::Logit)) -> Option<TokenId> {
-        if self.stop_reason().is_some() {
-            return None;
+    /// `ids` are `len` sound ones, a source or a prompt.
+    fn start<'s>(
+        &'s mut self,
+        ids: Ids<'s>,
+        len: usize,
+        options: &GenerateOptions<'s>,
+    ) -> Result<Generation<'s, 'm, 'a, P>, RunError> {
+        let config = self.model.model.config();
+        let target_len = self.plan.limits.target_len;
+        let prefix = options.prefix;
+        let prefix_limit = match config.family {
+            Family::EncoderDecoder => usize::from(target_len).saturating_sub(1),
+            Family::DecoderOnly | Family::Tagger | Family::Classifier => 0,
+        };
+        check_prefix(prefix.len(), prefix_limit)?;
+        check_ids(prefix, config.target_vocab)?;
+        if config.has_encoder() {
+            return Ok(Generation::of_source(self, ids, len, options));
         }
-        if self.position >= self.max_len {
-            return self.stop(StopReason::LengthLimit);
-        }
-        let Session { model, plan, arena, .. } = &mut *self.session;
-        let special = &model.model.config().special;
-        let mut greedy = Greedy::new(special);
-        let step = (self.id, usize::from(self.position), self.source_len);
-        decode_step::<P>(&model.model, plan, arena, step, |id, logit| {
-            observe(id, logit);
-            greedy.push(id, logit);
-        });
-        match greedy.finish() {
-            Some(id) if id != special.end => {
-                self.position += 1;
-                self.id = id;
-                Some(id)
-            }
-            _ => self.stop(StopReason::EndToken),
-        }
-    }
-
-    /// Ends the generation before its end.
-    pub fn cancel(&mut self) {
-        if self.stop_reason().is_none() {
-            self.session.last_stop = Some(StopReason::Cancelled);
-        }
-    }
-
-    /// Why it ended; `None` while it has not.
-    pub fn stop_reason(&self) -> Option<StopReason> {
-        self.session.last_stop
-    }
-
-    fn stop(&mut self, reason: StopReason) -> Option<TokenId> {
-        self.session.last_stop = Some(reason);
-        None
+        check_prefix(len, usize::from(target_len).saturating_sub(1))?;
+        Ok(Generation::of_prompt(self, ids, len, options))
     }
 }
 
-impl<P: Precision> Iterator for Generation<'_, '_, '_, P> {
-    type Item = TokenId;
-
-    fn next(&mut self) -> Option<TokenId> {
-        self.next_observed(|_, _| ())
+fn check_ids(ids: &[TokenId], vocab: u16) -> Result<(), RunError> {
+    match ids.iter().enumerate().find(|(_, id)| **id >= vocab) {
+        Some((index, &id)) => Err(RunError::IdOutOfRange { index, id, vocab }),
+        None => Ok(()),
     }
 }
 
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Model(error) => error.fmt(f),
-            Self::WrongPrecision { found } => write!(f, "the file holds a {found:?} model"),
-        }
+/// A source has symbols, and at most `limit`; a prompt is looked at later.
+fn check_len(config: &ModelConfig, len: usize, limit: usize) -> Result<(), RunError> {
+    if !config.has_encoder() {
+        Ok(())
+    } else if len == 0 {
+        Err(RunError::Encode(EncodeError::Empty))
+    } else if len > limit {
+        Err(RunError::Encode(EncodeError::TooLong { len, limit }))
+    } else {
+        Ok(())
     }
 }
 
-impl fmt::Display for ArenaTooSmall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the arena has {} bytes and needs {}", self.given, self.needed)
+fn check_prefix(len: usize, limit: usize) -> Result<(), RunError> {
+    match len > limit {
+        true => Err(RunError::PrefixTooLong { len, limit }),
+        false => Ok(()),
     }
 }
-
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Encode(error) => error.fmt(f),
-            Self::IdOutOfRange { index, id, vocab } => {
-                write!(f, "source id {id} (number {}) is not below {vocab}", index + 1)
-            }
-            Self::BufferFull { capacity } => {
-                write!(f, "the answer does not fit into {capacity} bytes")
-            }
-        }
-    }
-}
-
-impl core::error::Error for LoadError {}
-impl core::error::Error for ArenaTooSmall {}
-impl core::error::Error for RunError {}

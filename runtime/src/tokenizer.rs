@@ -2,13 +2,13 @@
 
 use core::fmt;
 
-use model_format::config::{Segmentation, UnknownPolicy};
-use model_format::{Model, fold_case};
+use model_format::config::{ModelConfig, Segmentation, TextConfig, UnknownPolicy};
+use model_format::{Model, Vocabulary, fold_case};
 
 /// An id of a vocabulary.
 pub type TokenId = u16;
 
-/// Why a text cannot be given to the encoder.
+/// Why a text cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum EncodeError {
@@ -62,33 +62,132 @@ impl core::error::Error for EncodeError {}
 /// The longest symbol of a text in bytes, after lower-casing.
 pub const MAX_SYMBOL_LEN: usize = 64;
 
-/// The ids of `text`, without the end id.
-pub(crate) fn encode<'t>(
-    model: &'t Model<'_>,
-    text: &'t str,
-) -> impl Iterator<Item = Result<TokenId, EncodeError>> + Clone + 't {
-    let start = text.as_ptr().addr();
-    let characters = model.text().source == Segmentation::Characters;
-    let pieces = Pieces { rest: text, characters };
-    pieces.enumerate().map(move |(index, piece)| {
-        let offset = piece.as_ptr().addr().wrapping_sub(start);
+/// Ids of a caller, or those of a text.
+#[derive(Clone)]
+pub(crate) enum Ids<'t> {
+    /// A caller's.
+    Given(core::slice::Iter<'t, TokenId>),
+    /// A text's, without what stands around them; a text with errors ends at the first.
+    Text(TextIds<'t>),
+    /// A text's, with what stands around them.
+    Framed(Frame, TextIds<'t>),
+}
+
+/// What still stands around the symbols of a source.
+#[derive(Clone)]
+pub(crate) struct Frame {
+    pub start: Option<TokenId>,
+    pub end: Option<TokenId>,
+}
+
+impl Frame {
+    /// That of `config`.
+    pub fn of(config: &ModelConfig) -> Self {
+        let (frame, special) = (config.source_frame, &config.special);
+        Self {
+            start: frame.has_start().then_some(special.start),
+            end: frame.has_end().then_some(special.end),
+        }
+    }
+}
+
+impl Iterator for Ids<'_> {
+    type Item = TokenId;
+
+    fn next(&mut self) -> Option<TokenId> {
+        match self {
+            Self::Given(ids) => ids.next().copied(),
+            Self::Text(ids) => ids.next()?.ok(),
+            Self::Framed(frame, ids) => match frame.start.take() {
+                Some(start) => Some(start),
+                None => match ids.next() {
+                    Some(id) => id.ok(),
+                    None => frame.end.take(),
+                },
+            },
+        }
+    }
+}
+
+/// The ids of a text, one by one.
+#[derive(Clone)]
+pub(crate) struct TextIds<'t> {
+    vocabulary: Vocabulary<'t>,
+    text: TextConfig,
+    unknown: TokenId,
+    pieces: Pieces<'t>,
+    /// Of the text, as an address.
+    start: usize,
+    index: usize,
+}
+
+impl<'t> TextIds<'t> {
+    /// What the encoder reads of `text`.
+    pub fn source(model: &Model<'t>, text: &'t str) -> Self {
+        Self::new(model, text, *model.source_vocabulary(), model.text().source)
+    }
+
+    /// A prompt.
+    pub fn target(model: &Model<'t>, text: &'t str) -> Self {
+        Self::new(model, text, *model.target_vocabulary(), model.text().target)
+    }
+
+    fn new(
+        model: &Model<'t>,
+        text: &'t str,
+        vocabulary: Vocabulary<'t>,
+        segmentation: Segmentation,
+    ) -> Self {
+        let characters = segmentation == Segmentation::Characters;
+        Self {
+            vocabulary,
+            text: *model.text(),
+            unknown: model.config().special.unknown,
+            pieces: Pieces { rest: text, characters },
+            start: text.as_ptr().addr(),
+            index: 0,
+        }
+    }
+
+    /// How many there are.
+    ///
+    /// # Errors
+    /// When one of them cannot be encoded.
+    pub fn count_ids(&self) -> Result<usize, EncodeError> {
+        let mut ids = self.clone();
+        while let Some(id) = ids.next() {
+            id?;
+        }
+        Ok(ids.index)
+    }
+}
+
+impl Iterator for TextIds<'_> {
+    type Item = Result<TokenId, EncodeError>;
+
+    #[inline(never)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let piece = self.pieces.next()?;
+        let index = self.index;
+        self.index = index.saturating_add(1);
+        let offset = piece.as_ptr().addr().wrapping_sub(self.start);
         let mut folded = Symbol::default();
-        let is_whole = match model.text().fold_case {
+        let is_whole = match self.text.fold_case {
             true => piece.chars().flat_map(fold_case).all(|c| folded.push(c)),
             false => piece.chars().all(|c| folded.push(c)),
         };
         if !is_whole {
-            return Err(EncodeError::SymbolTooLong { offset });
+            return Some(Err(EncodeError::SymbolTooLong { offset }));
         }
-        match (model.source_vocabulary().id(folded.as_str()), model.text().unknown) {
+        Some(match (self.vocabulary.id(folded.as_str()), self.text.unknown) {
             (Some(id), _) => Ok(id),
-            (None, UnknownPolicy::Replace) => Ok(model.config().special.unknown),
+            (None, UnknownPolicy::Replace) => Ok(self.unknown),
             (None, UnknownPolicy::Refuse) => {
                 let first = piece.chars().next().unwrap_or_default();
                 Err(EncodeError::UnknownSymbol { index, offset, first })
             }
-        }
-    })
+        })
+    }
 }
 
 /// Cuts a text into symbols.

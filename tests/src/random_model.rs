@@ -56,20 +56,56 @@ pub fn tiny() -> ModelConfig {
     }
 }
 
+/// A language model over letters, a tagger or a classifier in the sizes of `config`; `config` itself
+/// for an encoder-decoder.
+pub fn of_family(family: Family, config: &ModelConfig) -> ModelConfig {
+    let config = ModelConfig { family, ..*config };
+    let untied = match config.output {
+        Output::Tied | Output::Untied => Output::Untied,
+        Output::TiedBias | Output::UntiedBias => Output::UntiedBias,
+    };
+    match family {
+        Family::EncoderDecoder => config,
+        Family::DecoderOnly => ModelConfig {
+            encoder: StackConfig::NONE,
+            source_vocab: 0,
+            target_vocab: SOURCE_VOCAB,
+            max_source_len: 0,
+            shared_embedding: false,
+            ..config
+        },
+        Family::Tagger | Family::Classifier => ModelConfig {
+            decoder: StackConfig::NONE,
+            max_target_len: 0,
+            shared_embedding: false,
+            output: untied,
+            ..config
+        },
+    }
+}
+
 /// The file of a random model. The same arguments give the same bytes.
 ///
 /// # Panics
-/// When `config` is not sound, or its source vocabulary is not [`SOURCE_VOCAB`].
+/// When `config` is not sound, or the vocabulary that it reads is not [`SOURCE_VOCAB`].
 pub fn random_model(precision: Precision, config: &ModelConfig, seed: u64) -> AlignedBytes {
-    assert_eq!(config.source_vocab, SOURCE_VOCAB, "letters and an apostrophe");
+    let reads_target = config.shared_embedding || !config.has_encoder();
+    let read = if reads_target { config.target_vocab } else { config.source_vocab };
+    assert_eq!(read, SOURCE_VOCAB, "letters and an apostrophe");
     let text = TextConfig {
         source: Segmentation::Characters,
-        target: Segmentation::Symbols,
+        target: if reads_target { Segmentation::Characters } else { Segmentation::Symbols },
         fold_case: true,
         unknown: UnknownPolicy::Refuse,
     };
     let header = Header { precision, layout: Layout::RowMajor, config: *config, text };
-    let mut builder = FileBuilder::new(header, letters(), symbols(config.target_vocab));
+    let source = if config.has_encoder() { letters() } else { Vec::new() };
+    let target = match config.has_decoder() {
+        _ if reads_target => letters(),
+        true => symbols(SPECIAL, config.target_vocab),
+        false => symbols(0, config.target_vocab),
+    };
+    let mut builder = FileBuilder::new(header, source, target);
     let mut maker = Maker { config: *config, random: Random(seed) };
     builder.formats(|slot| format(config, slot));
     let done: Result<(), std::convert::Infallible> =
@@ -83,12 +119,12 @@ fn letters() -> Vec<String> {
     special.chain(('a'..='z').chain(['\'']).map(String::from)).collect()
 }
 
-/// Made up, all different: `AA0`, `AB1`, ...
-fn symbols(vocab: u16) -> Vec<String> {
+/// Made up, all different: `AA0`, `AB1`, ...; the first `special` ids have no text.
+fn symbols(special: u16, vocab: u16) -> Vec<String> {
     let letter = |i: u16| char::from(b'A' + (i % 26) as u8);
     let symbol = |i: u16| format!("{}{}{}", letter(i / 26), letter(i), i % 3);
-    let special = std::iter::repeat_n(String::new(), SPECIAL.into());
-    special.chain((0..vocab - SPECIAL).map(symbol)).collect()
+    let without_text = std::iter::repeat_n(String::new(), special.into());
+    without_text.chain((0..vocab - special).map(symbol)).collect()
 }
 
 /// The Q format of a tensor: its range is at least four times its spread.
@@ -97,6 +133,7 @@ fn format(config: &ModelConfig, slot: ActivationSlot) -> QFormat {
     let wide = |frac_bits| QFormat { frac_bits, bits: 16 };
     let narrow = |frac_bits| QFormat { frac_bits, bits: 15 };
     match slot {
+        slot if !slot.is_used(config) => QFormat::UNUSED,
         A::EncoderEmbed | A::DecoderEmbed => wide(12),
         A::Encoder(_, E::Sum1 | E::Sum2) | A::Decoder(_, D::Sum1 | D::Sum2 | D::Sum3) => wide(11),
         A::Encoder(_, E::Query) | A::Decoder(_, D::CrossQuery) => narrow(11),
@@ -196,6 +233,7 @@ impl Maker {
         let d_model = f64::from(self.config.d_model);
         let (wanted, bias) = match slot.input(&self.config) {
             None if is_learned => (0.6, 0.0),
+            None if !self.config.scale_embedding => (1.0, 0.0),
             // The look-up multiplies by sqrt(d_model).
             None => (1.0 / d_model.sqrt(), 0.0),
             // Tied weights serve the look-up too, which decides.
@@ -268,7 +306,7 @@ impl Maker {
             Slot::TargetEmbedding => self.config.output.is_tied(),
             _ => slot == Slot::Output,
         };
-        let is_end = row == usize::from(self.config.special.end);
+        let is_end = self.config.has_decoder() && row == usize::from(self.config.special.end);
         if is_output && is_end { END_EAGERNESS } else { 1.0 }
     }
 
@@ -350,7 +388,7 @@ fn norm_activations(config: &ModelConfig, slot: Slot) -> (ActivationSlot, Activa
             (input, A::Decoder(l, DA::Norm2))
         }
         Slot::Decoder(l, _) => {
-            let input = place(A::Decoder(l, DA::Sum2), A::Decoder(l, DA::Sum3));
+            let input = place(A::decoder_middle(config, l), A::Decoder(l, DA::Sum3));
             (input, A::Decoder(l, DA::Norm3))
         }
         _ => unreachable!("no LayerNorm there"),

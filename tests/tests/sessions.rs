@@ -168,7 +168,7 @@ fn small_limits_change_only_lengths<P: Precision>(file: &AlignedBytes, config: &
     let mut large = Session::new(&model, &mut large).expect("enough");
     assert_eq!((small.limits(), small.arena_len()), (limits, needed));
 
-    let options = GenerateOptions { max_len: Some(limits.target_len) };
+    let options = GenerateOptions { max_len: Some(limits.target_len), ..Default::default() };
     let mut ids: Vec<u16> = vec![4, 17, 2];
     ids.drain(..3 - usize::from(limits.source_len));
     let mut expected = large.generate(&ids, &options).expect("ids of the vocabulary");

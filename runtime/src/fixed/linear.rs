@@ -1,10 +1,25 @@
 //! Matrix times vector in blocks of four rows, with the epilogue of the caller.
 
+use core::ops::Range;
+
 use model_format::layout::LinearI8;
 use model_format::numeric::rescale;
 
 use crate::kernels::{dot, dot4};
 use crate::precision::Rows;
+
+/// The matrix of these rows alone.
+pub fn rows<'m>(linear: &LinearI8<'m>, rows: Range<usize>) -> LinearI8<'m> {
+    let first = rows.start.saturating_mul(linear.cols);
+    let end = rows.end.saturating_mul(linear.cols);
+    LinearI8 {
+        rows: rows.len(),
+        weights: linear.weights.get(first..end).unwrap_or_default(),
+        bias: linear.bias.get(rows.clone()).unwrap_or_default(),
+        multipliers: linear.multipliers.get(rows).unwrap_or_default(),
+        ..*linear
+    }
+}
 
 /// `each(row, rescale(bias + W[row] x, multiplier))`, rows ascending.
 #[inline(always)]

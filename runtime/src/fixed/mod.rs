@@ -7,6 +7,8 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
+use core::ops;
+
 use model_format::Model;
 use model_format::NormI32;
 use model_format::config::{Activation, Precision as Stored};
@@ -122,6 +124,10 @@ impl Precision for FixedPoint {
         model.linear_i8(slot)
     }
 
+    fn linear_rows<'m>(model: &Model<'m>, slot: Slot, rows: ops::Range<usize>) -> LinearI8<'m> {
+        linear::rows(&model.linear_i8(slot), rows)
+    }
+
     fn norm<'m>(model: &Model<'m>, slot: Slot) -> NormI32<'m> {
         model.norm_i32(slot)
     }
@@ -227,6 +233,18 @@ impl Precision for FixedPoint {
         linear::for_each_row(linear, x, sink);
     }
 
+    fn mean(rows: &[i16], out: &mut [i16]) {
+        let d_model = out.len().max(1);
+        let len = rows.len().checked_div(d_model).unwrap_or(0) as i32;
+        for (column, out) in out.iter_mut().enumerate() {
+            let column = rows.get(column..).unwrap_or_default().iter().step_by(d_model);
+            let sum = column.fold(0_i32, |sum, &x| sum.wrapping_add(i32::from(x)));
+            // Rounded half up: floor((2 sum + len) / (2 len)). A mean of i16 is an i16.
+            let doubled = sum.wrapping_mul(2).wrapping_add(len);
+            *out = doubled.checked_div_euclid(len.wrapping_mul(2)).unwrap_or(0) as i16;
+        }
+    }
+
     fn layer_norm(norm: &NormI32<'_>, x: &[i16], range: Range, out: &mut [i16]) {
         let statistics = norm::Statistics::of(x, norm.eps);
         let constants = norm.gamma.iter().zip(norm.beta);
@@ -247,7 +265,7 @@ impl Precision for FixedPoint {
         head: usize,
         query: &[i16],
         cache: HeadCache<'_, i8>,
-        scratch: AttentionScratch<'_, Self>,
+        scratch: &mut AttentionScratch<'_, Self>,
         range: Range,
         context: &mut [i16],
     ) {

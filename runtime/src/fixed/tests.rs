@@ -201,7 +201,7 @@ proptest! {
             keys: Rows { data: &keys, stride: d_k, rows: len, cols: d_k },
             values: Rows { data: &values, stride: len, rows: d_k, cols: len },
         };
-        let scratch = AttentionScratch { scores: &mut scores, probabilities: &mut probabilities };
+        let scratch = &mut AttentionScratch { scores: &mut scores, probabilities: &mut probabilities };
         FixedPoint::attend(&heads, 0, &query, cache, scratch, WIDE, &mut out);
 
         let exponents: Vec<f64> = keys.chunks_exact(d_k).map(|key| {
@@ -218,4 +218,17 @@ proptest! {
         let probability_error = len as f64 / 32767.0 + 2.0 * 2_f64.ln() * 2_f64.powi(-13);
         check(&out, truth, ROUNDED_ONCE + 2.0 * 127.0 * unit * probability_error)?;
     }
+}
+
+#[test]
+fn a_mean_is_rounded_half_up_and_holds_at_the_extremes() {
+    let mean = |rows: &[[i16; 2]]| {
+        let mut out = [0; 2];
+        FixedPoint::mean(rows.as_flattened(), &mut out);
+        out
+    };
+    assert_eq!(mean(&[[3, -3], [4, -4]]), [4, -3]);
+    assert_eq!(mean(&[[1, -1], [0, 0], [0, 0]]), [0, 0]);
+    assert_eq!(mean(&[[2, -2], [0, 0], [0, 0]]), [1, -1]);
+    assert_eq!(mean(&[[i16::MAX, i16::MIN]; 512]), [i16::MAX, i16::MIN]);
 }

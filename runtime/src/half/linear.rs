@@ -1,10 +1,24 @@
 //! Matrix times vector in blocks of four rows, each row summed column after column.
 
+use core::ops::Range;
+
 use model_format::layout::LinearF16;
 
 use super::math::widen;
 use crate::kernels::dot4_f32;
 use crate::precision::Rows;
+
+/// The matrix of these rows alone.
+pub fn rows<'m>(linear: &LinearF16<'m>, rows: Range<usize>) -> LinearF16<'m> {
+    let first = rows.start.saturating_mul(linear.cols);
+    let end = rows.end.saturating_mul(linear.cols);
+    LinearF16 {
+        rows: rows.len(),
+        weights: linear.weights.get(first..end).unwrap_or_default(),
+        bias: linear.bias.get(rows).unwrap_or_default(),
+        ..*linear
+    }
+}
 
 /// `each(row, W[row] x + bias)`, rows ascending.
 #[inline(always)]

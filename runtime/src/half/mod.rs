@@ -5,6 +5,8 @@ mod math;
 #[cfg(test)]
 mod tests;
 
+use core::ops::Range;
+
 use model_format::config::{Activation, Precision as Stored};
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
@@ -52,6 +54,10 @@ impl Precision for HalfFloat {
 
     fn linear<'m>(model: &Model<'m>, slot: Slot) -> LinearF16<'m> {
         model.linear_f16(slot)
+    }
+
+    fn linear_rows<'m>(model: &Model<'m>, slot: Slot, rows: Range<usize>) -> LinearF16<'m> {
+        linear::rows(&model.linear_f16(slot), rows)
     }
 
     fn norm<'m>(model: &Model<'m>, slot: Slot) -> Norm<'m> {
@@ -146,6 +152,15 @@ impl Precision for HalfFloat {
         for_each_row(linear, x, sink);
     }
 
+    fn mean(rows: &[f32], out: &mut [f32]) {
+        let d_model = out.len().max(1);
+        let len = rows.len().checked_div(d_model).unwrap_or(0) as f32;
+        for (column, out) in out.iter_mut().enumerate() {
+            let column = rows.get(column..).unwrap_or_default().iter().step_by(d_model);
+            *out = column.fold(0.0, |sum, x| sum + x) / len;
+        }
+    }
+
     fn layer_norm(norm: &Norm<'_>, x: &[f32], _: (), out: &mut [f32]) {
         let (mean, scale) = statistics(x, norm.eps);
         let constants = norm.weights.gamma.iter().zip(norm.weights.beta);
@@ -167,7 +182,7 @@ impl Precision for HalfFloat {
         _: usize,
         query: &[f32],
         cache: HeadCache<'_, f32>,
-        scratch: AttentionScratch<'_, Self>,
+        scratch: &mut AttentionScratch<'_, Self>,
         (): (),
         context: &mut [f32],
     ) {

@@ -89,7 +89,7 @@ proptest! {
             keys: Rows { data: &keys, stride: d_k, rows: len, cols: d_k },
             values: Rows { data: &values, stride: len, rows: d_k, cols: len },
         };
-        let scratch = AttentionScratch { scores: &mut scores, probabilities: &mut probabilities };
+        let scratch = &mut AttentionScratch { scores: &mut scores, probabilities: &mut probabilities };
         HalfFloat::attend(&(), 0, &query, cache, scratch, (), &mut out);
 
         let dot = |key: &[f32]| key.iter().zip(&query).map(|(&k, &q)| f64::from(k) * f64::from(q)).sum::<f64>();
@@ -103,4 +103,12 @@ proptest! {
             prop_assert!((f64::from(out) - truth).abs() <= bound, "{out} is not {truth}");
         }
     }
+}
+
+#[test]
+fn a_mean_is_a_sum_in_order_over_the_number_of_rows() {
+    let mut out = [0.0; 2];
+    HalfFloat::mean(&[1.0e8, 0.5, 3.0, 0.25, -1.0e8, 0.0], &mut out);
+    // 1e8 + 3 is 1e8 + 0 or 8 in f32: the order of the sum shows.
+    assert_eq!(out, [((1.0e8_f32 + 3.0) - 1.0e8) / 3.0, 0.25]);
 }

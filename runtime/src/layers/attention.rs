@@ -27,21 +27,6 @@ pub struct KvCache<'a, T> {
     pub capacity: usize,
 }
 
-/// One attention: four projections and the constants of its heads.
-pub struct Attention<'m, P: Precision> {
-    query: P::Linear<'m>,
-    key: P::Linear<'m>,
-    value: P::Linear<'m>,
-    output: P::Linear<'m>,
-    heads: P::Heads<'m>,
-    shape: HeadShape,
-    query_range: P::Range,
-    key_range: P::Range,
-    value_range: P::Range,
-    context_range: P::Range,
-    residual: P::Residual,
-}
-
 /// Where an attention's tensors lie, and what it writes.
 pub struct AttentionSlots {
     /// Query, key, value and output projections.
@@ -58,23 +43,44 @@ pub struct AttentionSlots {
     pub sum: ActivationSlot,
 }
 
-impl<'m, P: Precision> Attention<'m, P> {
-    /// The attention at `slots`.
-    pub fn new(model: &Model<'m>, slots: &AttentionSlots, shape: HeadShape) -> Self {
-        let [query, key, value, output] = slots.linear.map(|slot| P::linear(model, slot));
-        let [_, key_slot, value_slot, _] = slots.linear;
+/// `W_q`.
+pub struct QueryProjection<'m, P: Precision> {
+    linear: P::Linear<'m>,
+    range: P::Range,
+}
+
+impl<'m, P: Precision> QueryProjection<'m, P> {
+    /// That of the attention at `slots`.
+    pub fn new(model: &Model<'m>, slots: &AttentionSlots) -> Self {
+        let [query, ..] = slots.linear;
+        Self { linear: P::linear(model, query), range: P::range(model, slots.query) }
+    }
+
+    /// `query = W_q x`, `[d_model]`.
+    pub fn forward(&self, x: &[P::Activation], query: &mut [P::Activation]) {
+        P::project(&self.linear, x, self.range, query);
+    }
+}
+
+/// `W_k` and `W_v`.
+pub struct KeyValueProjection<'m, P: Precision> {
+    key: P::Linear<'m>,
+    value: P::Linear<'m>,
+    key_range: P::Range,
+    value_range: P::Range,
+    d_model: usize,
+}
+
+impl<'m, P: Precision> KeyValueProjection<'m, P> {
+    /// Those of the attention at `slots`.
+    pub fn new(model: &Model<'m>, slots: &AttentionSlots) -> Self {
+        let [_, key, value, _] = slots.linear;
         Self {
-            query,
-            key,
-            value,
-            output,
-            heads: P::heads(model, slots.heads),
-            shape,
-            query_range: P::range(model, slots.query),
-            key_range: P::cache_range(model, key_slot),
-            value_range: P::cache_range(model, value_slot),
-            context_range: P::range(model, slots.context),
-            residual: P::residual(model, slots.stream, slots.sum),
+            key: P::linear(model, key),
+            value: P::linear(model, value),
+            key_range: P::cache_range(model, key),
+            value_range: P::cache_range(model, value),
+            d_model: model.config().d_model.into(),
         }
     }
 
@@ -85,8 +91,7 @@ impl<'m, P: Precision> Attention<'m, P> {
         position: usize,
         cache: &mut KvCache<'_, P::Cached>,
     ) {
-        let d_model = self.shape.n_heads.saturating_mul(self.shape.d_k);
-        let start = position.saturating_mul(d_model);
+        let start = position.saturating_mul(self.d_model);
         let mut keys = cache.keys.get_mut(start..).unwrap_or_default().iter_mut();
         P::project_cached(&self.key, x, self.key_range, |_, key| {
             if let Some(to) = keys.next() {
@@ -101,50 +106,83 @@ impl<'m, P: Precision> Attention<'m, P> {
             }
         });
     }
+}
 
-    /// `query = W_q x`, `[d_model]`.
-    pub fn query(&self, x: &[P::Activation], query: &mut [P::Activation]) {
-        P::project(&self.query, x, self.query_range, query);
+/// The heads, and `W_o`.
+pub struct MultiHead<'m, P: Precision> {
+    heads: P::Heads<'m>,
+    output: P::Linear<'m>,
+    shape: HeadShape,
+    context_range: P::Range,
+    residual: P::Residual,
+}
+
+impl<'m, P: Precision> MultiHead<'m, P> {
+    /// Those of the attention at `slots`.
+    pub fn new(model: &Model<'m>, slots: &AttentionSlots, shape: HeadShape) -> Self {
+        let [.., output] = slots.linear;
+        Self {
+            heads: P::heads(model, slots.heads),
+            output: P::linear(model, output),
+            shape,
+            context_range: P::range(model, slots.context),
+            residual: P::residual(model, slots.stream, slots.sum),
+        }
     }
 
-    /// `stream += W_o concat(heads)` over the first `len` positions of `cache`.
+    /// `stream += W_o concat(heads)` over the first `len` positions of `cache`; each head's scratch
+    /// is shown to `seen` once it has attended.
     ///
     /// `query`, `context` (scratch) and `stream` are `[d_model]`.
     pub fn attend(
         &self,
         query: &[P::Activation],
-        cache: &KvCache<'_, P::Cached>,
-        len: usize,
+        (cache, len): (&KvCache<'_, P::Cached>, usize),
         scratch: &mut AttentionScratch<'_, P>,
         context: &mut [P::Activation],
         stream: &mut [P::Activation],
+        mut seen: impl FnMut(usize, AttentionScratch<'_, P>),
     ) {
-        let HeadShape { n_heads, d_k } = self.shape;
-        for head in 0..n_heads {
-            let first = head.saturating_mul(d_k);
-            let part = first..first.saturating_add(d_k);
-            let query = query.get(part.clone()).unwrap_or_default();
-            let context = context.get_mut(part).unwrap_or_default();
-            let keys = Rows {
-                data: cache.keys.get(first..).unwrap_or_default(),
-                stride: n_heads.saturating_mul(d_k),
-                rows: len,
-                cols: d_k,
-            };
-            let values = Rows {
-                data: cache.values.get(first.saturating_mul(cache.capacity)..).unwrap_or_default(),
-                stride: cache.capacity,
-                rows: d_k,
-                cols: len,
-            };
-            let scratch = AttentionScratch {
+        for head in 0..self.shape.n_heads {
+            let mut scratch = AttentionScratch {
                 scores: scratch.scores.get_mut(..len).unwrap_or_default(),
                 probabilities: scratch.probabilities.get_mut(..len).unwrap_or_default(),
             };
-            let range = self.context_range;
-            let cache = HeadCache { keys, values };
-            P::attend(&self.heads, head, query, cache, scratch, range, context);
+            self.attend_head(head, query, cache, &mut scratch, context);
+            seen(head, scratch);
         }
         P::project_add(&self.output, context, self.residual, stream);
+    }
+
+    /// One head's part of `context`, over as many positions as `scratch` has.
+    #[inline(never)]
+    fn attend_head(
+        &self,
+        head: usize,
+        query: &[P::Activation],
+        cache: &KvCache<'_, P::Cached>,
+        scratch: &mut AttentionScratch<'_, P>,
+        context: &mut [P::Activation],
+    ) {
+        let HeadShape { n_heads, d_k } = self.shape;
+        let len = scratch.scores.len();
+        let first = head.saturating_mul(d_k);
+        let part = first..first.saturating_add(d_k);
+        let query = query.get(part.clone()).unwrap_or_default();
+        let context = context.get_mut(part).unwrap_or_default();
+        let keys = Rows {
+            data: cache.keys.get(first..).unwrap_or_default(),
+            stride: n_heads.saturating_mul(d_k),
+            rows: len,
+            cols: d_k,
+        };
+        let values = Rows {
+            data: cache.values.get(first.saturating_mul(cache.capacity)..).unwrap_or_default(),
+            stride: cache.capacity,
+            rows: d_k,
+            cols: len,
+        };
+        let cache = HeadCache { keys, values };
+        P::attend(&self.heads, head, query, cache, scratch, self.context_range, context);
     }
 }

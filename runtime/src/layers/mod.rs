@@ -4,7 +4,9 @@ mod attention;
 mod embedding;
 mod feed_forward;
 
-pub use attention::{Attention, AttentionSlots, HeadShape, KvCache};
+pub use attention::{
+    AttentionSlots, HeadShape, KeyValueProjection, KvCache, MultiHead, QueryProjection,
+};
 pub use embedding::{Embedding, rotate, start_rotation};
 pub use feed_forward::FeedForward;
 

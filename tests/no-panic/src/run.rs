@@ -3,7 +3,7 @@
 use model_format::{Model, header::Header};
 use runtime::{
     ARENA_ALIGN, Checks, FixedModel, GenerateOptions, Generation, HalfModel, Limits, LogitsHash,
-    MAX_SYMBOL_LEN, Plan, Precision, Session, StaticArena, TypedModel, arena_len_with,
+    MAX_SYMBOL_LEN, Plan, Poll, Precision, Session, StaticArena, TypedModel, arena_len_with,
     kernels::{dot, dot4, reference},
 };
 
@@ -63,7 +63,7 @@ fn sessions<P: Precision>(model: &TypedModel<'_, P>, arena: &mut [u8], text: &st
 }
 
 fn texts<P: Precision>(session: &mut Session<'_, '_, P>, text: &str) {
-    sink((session.arena_len(), session.limits()));
+    sink((session.arena_len(), session.limits(), session.smallest_budget()));
     let buffer = &mut [0; 32];
     let mut hash = LogitsHash::default();
     match session.run_into(text, any(&mut buffer[..])) {
@@ -80,9 +80,14 @@ fn texts<P: Precision>(session: &mut Session<'_, '_, P>, text: &str) {
     }
     sink((hash.value(), session.last_stop()));
     let ids = any(&[4_u16, 5, 2][..]);
-    for options in [GenerateOptions::default(), GenerateOptions { max_len: Some(any(3)) }] {
+    let options = GenerateOptions { max_len: Some(any(3)), prefix: any(&[4, 5]) };
+    for options in [GenerateOptions::default(), options] {
         match session.generate(ids, &options) {
             Ok(generation) => steps(generation),
+            Err(error) => print(&error),
+        }
+        match session.generate_text(text, &options) {
+            Ok(generation) => polls(generation),
             Err(error) => print(&error),
         }
     }
@@ -97,6 +102,18 @@ fn steps<P: Precision>(mut generation: Generation<'_, '_, '_, P>) {
         }
     }
     sink((generation.stop_reason(), generation.count()));
+}
+
+fn polls<P: Precision>(mut generation: Generation<'_, '_, '_, P>) {
+    let mut hash = LogitsHash::default();
+    loop {
+        match generation.poll(any(9)) {
+            Ok(Poll::Done(reason)) => return sink(reason),
+            Ok(poll) => sink(poll),
+            Err(error) => print(&error),
+        }
+        sink(generation.poll_observed(any(8), |_, logit| hash.push(logit)).is_ok());
+    }
 }
 
 /// Stands for the application's critical section.
