@@ -154,11 +154,12 @@ impl<'t> TextIds<'t> {
     /// # Errors
     /// When one of them cannot be encoded.
     pub fn count_ids(&self) -> Result<usize, EncodeError> {
-        let mut ids = self.clone();
-        while let Some(id) = ids.next() {
+        let mut count = 0;
+        for id in self.clone() {
             id?;
+            count += 1;
         }
-        Ok(ids.index)
+        Ok(count)
     }
 }
 

@@ -73,9 +73,9 @@ fn run_within_arena<P: Precision>(file: &[u8], model: Model<'_>) {
     for word in ["a", "it's", "ZIGZAG", "zugzwang"] {
         let _ = run(&mut session, word);
     }
-    let ids = [0, config.special.end, config.source_vocab - 1];
+    let ids = [0, config.special.end, config.source_vocab.saturating_sub(1)];
     for ids in [&ids[..1], &ids] {
-        let generation = session.generate(ids, &GenerateOptions { max_len: Some(3) });
+        let generation = session.generate(ids, &GenerateOptions { max_len: Some(3), prefix: &[] });
         let _ = generation.map(Iterator::count);
     }
 }

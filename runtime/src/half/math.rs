@@ -34,7 +34,7 @@ pub fn activate(activation: Activation, x: f32) -> f32 {
         Activation::Gelu => 0.5 * x * (1.0 + libm::erff(x * core::f32::consts::FRAC_1_SQRT_2)),
         // (1 + tanh(y)) / 2 = 1 / (1 + e^-2y)
         Activation::GeluTanh => {
-            const C: f32 = 1.595_769_1;
+            const C: f32 = 1.595_769;
             x / (1.0 + exp(-C * (x + 0.044_715 * x * x * x)))
         }
         Activation::Silu => x / (1.0 + exp(-x)),
