@@ -148,7 +148,9 @@ pub fn transcribe(
     texts: &[String],
     threads: usize,
 ) -> Vec<Vec<String>> {
-    let ids: Vec<Vec<u32>> = texts.iter().map(|text| source.encode(text)).collect();
+    // A language model's texts are prompts.
+    let reader = if network.config.has_encoder() { source } else { target };
+    let ids: Vec<Vec<u32>> = texts.iter().map(|text| reader.encode(text)).collect();
     let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
     let decoded = parallel(&ids, threads, |part| network.greedy(params, part)).concat();
     let symbols = |ids: &[u32]| {

@@ -26,9 +26,9 @@ pub struct Tensor {
 pub struct TrainedModel {
     /// Architecture and map of `params`.
     pub network: Network,
-    /// Source vocabulary.
+    /// Source vocabulary; empty for a language model.
     pub source: Tokenizer,
-    /// Target vocabulary.
+    /// Target vocabulary, or the labels.
     pub target: Tokenizer,
     /// Flat, in the order of `network.layout`.
     pub params: Vec<f32>,
@@ -48,6 +48,9 @@ impl TrainedModel {
     }
 
     /// From named tensors, for weights that come from elsewhere.
+    ///
+    /// The vocabularies must have the config's sizes and special ids; labels have no special ids, and a
+    /// language model's source is [`Tokenizer::none`].
     pub fn from_tensors(
         config: &ModelConfig,
         source: Tokenizer,
@@ -55,13 +58,20 @@ impl TrainedModel {
         tensors: &BTreeMap<String, Vec<f32>>,
     ) -> Result<Self> {
         let network = Network::new(config)?;
-        for (name, vocab, tokenizer) in
-            [("source", config.source_vocab, &source), ("target", config.target_vocab, &target)]
-        {
+        let special = Some(config.special);
+        for (name, vocab, tokenizer, special) in [
+            ("source", config.source_vocab, &source, special.filter(|_| config.has_encoder())),
+            ("target", config.target_vocab, &target, special.filter(|_| config.has_decoder())),
+        ] {
             ensure!(
                 usize::from(vocab) == tokenizer.len(),
-                "{name}: {vocab} rows of embedding for {} symbols",
+                "{name}: the config has {vocab} symbols, the vocabulary {}",
                 tokenizer.len()
+            );
+            ensure!(
+                tokenizer.special() == special,
+                "{name}: the config's special ids are {special:?}, the vocabulary's {:?}",
+                tokenizer.special()
             );
         }
         let params = network.layout.gather(tensors)?;
@@ -83,12 +93,13 @@ impl TrainedModel {
         specs.map(|spec| (spec.name.clone(), tensor(spec))).collect()
     }
 
-    /// One teacher-forced sentence with a look at every activation; see [`crate::engine::observe`].
+    /// One sentence with a look at every activation; see [`crate::engine::observe`].
     pub fn forward_observed(&self, src: &[u32], tgt_in: &[u32], observer: Observer) -> Vec<f32> {
         self.network.forward_observed(&self.params, src, tgt_in, observer)
     }
 
-    /// Greedy output of each text, as symbols.
+    /// Greedy output of each text, as symbols: its labels where there is no decoder, its continuation
+    /// where there is no encoder.
     pub fn transcribe(&self, texts: &[String], threads: usize) -> Vec<Vec<String>> {
         let tokenizers = (&self.source, &self.target);
         evaluate::transcribe(&self.network, &self.params, tokenizers, texts, threads)

@@ -116,8 +116,8 @@ fn segmentation(tokenizer: &Tokenizer) -> Segmentation {
 
 /// Texts of all ids, empty for special ones.
 pub fn texts(tokenizer: &Tokenizer) -> Vec<String> {
-    let special = Tokenizer::special();
-    let special = [special.pad, special.start, special.end, special.unknown].map(usize::from);
     let symbols = tokenizer.symbols().iter().enumerate();
-    symbols.map(|(id, s)| if special.contains(&id) { String::new() } else { s.clone() }).collect()
+    symbols
+        .map(|(id, s)| if tokenizer.is_special(id) { String::new() } else { s.clone() })
+        .collect()
 }
