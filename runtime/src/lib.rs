@@ -5,7 +5,7 @@
 //! session      text -> text; owns no arithmetic
 //! generation   ids -> ids, in bounded pieces
 //!   tokenizer  text <-> TokenId
-//!   search     greedy: a sink of (id, logit)
+//!   search     which token follows: greedy, beam, sampling; sees ids and logits only
 //!   encoder    src ids -> memory [src_len, d_model]
 //!   decoder    one id  -> hidden [d_model]  (kv_cache)
 //!     layers   embedding, norm, attention, feed_forward; once, for every Precision
@@ -43,12 +43,13 @@ mod half;
 #[doc(hidden)]
 pub mod kernels;
 mod layers;
+mod logit;
 mod model;
 mod plan;
 mod precision;
 #[cfg(feature = "saturation-counts")]
 pub mod saturation;
-mod search;
+pub mod search;
 mod session;
 mod tokenizer;
 
@@ -57,11 +58,12 @@ pub use error::{ArenaTooSmall, BudgetTooSmall, RunError};
 pub use fixed::FixedPoint;
 pub use generation::{GenerateOptions, Generation, Poll, StopReason};
 pub use half::HalfFloat;
+pub use logit::Logit;
 pub use model::{FixedModel, HalfModel, LoadError, TypedModel};
 pub use model_format;
 pub use model_format::Checks;
 pub use plan::{Limits, Plan, arena_len, arena_len_with};
-pub use precision::{Logit, Precision};
+pub use precision::Precision;
 pub use search::LogitsHash;
 pub use session::Session;
 pub use tokenizer::{EncodeError, MAX_SYMBOL_LEN, TokenId};

@@ -9,6 +9,8 @@ use model_format::config::{Activation, Precision as Stored};
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
+use crate::logit::Logit;
+
 /// A number that lies in the arena.
 pub trait Number: AnyBitPattern + NoUninit {}
 
@@ -188,22 +190,4 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
         range: Self::Range,
         context: &mut [Self::Activation],
     );
-}
-
-/// A score of the vocabulary: compared, and hashed byte by byte.
-pub trait Logit: Copy + PartialOrd {
-    /// Its little-endian bytes.
-    fn to_le_bytes(self) -> [u8; 4];
-}
-
-impl Logit for i32 {
-    fn to_le_bytes(self) -> [u8; 4] {
-        self.to_le_bytes()
-    }
-}
-
-impl Logit for f32 {
-    fn to_le_bytes(self) -> [u8; 4] {
-        self.to_le_bytes()
-    }
 }

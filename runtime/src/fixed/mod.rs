@@ -3,7 +3,7 @@
 mod activation;
 mod linear;
 mod norm;
-mod softmax;
+pub(crate) mod softmax;
 #[cfg(test)]
 mod tests;
 

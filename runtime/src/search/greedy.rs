@@ -1,8 +1,8 @@
-//! Which token follows: a sink of (id, logit), which sees nothing else.
+//! Greedy search: a sink of (id, logit), which sees nothing else.
 
 use model_format::config::SpecialIds;
 
-use crate::precision::Logit;
+use crate::logit::Logit;
 use crate::tokenizer::TokenId;
 
 /// Greedy search: the largest logit, the lowest id among equals; never padding, never start.
@@ -25,7 +25,8 @@ impl<L: Logit> Greedy<L> {
     /// Takes the next logit, ids ascending.
     pub fn push(&mut self, id: TokenId, logit: L) {
         let is_better = match self.best {
-            None => true,
+            // Neither an excluded one nor what is not a number.
+            None => logit > L::EXCLUDED,
             Some((_, best)) => logit > best,
         };
         if is_better && !self.never.contains(&id) {
@@ -36,36 +37,6 @@ impl<L: Logit> Greedy<L> {
     /// The token; `None` where every id is excluded.
     pub fn finish(&self) -> Option<TokenId> {
         self.best.map(|(id, _)| id)
-    }
-}
-
-/// FNV-1a-64 over the little-endian logits of every step: what equivalence tests compare.
-///
-/// ```
-/// let mut hash = runtime::LogitsHash::default();
-/// hash.push(1_i32);
-/// assert_eq!(hash.value(), 0xad2a_ca77_4798_5764);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogitsHash(u64);
-
-impl Default for LogitsHash {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl LogitsHash {
-    /// Takes one logit.
-    pub fn push<L: Logit>(&mut self, logit: L) {
-        for byte in logit.to_le_bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-
-    /// The hash so far.
-    pub fn value(&self) -> u64 {
-        self.0
     }
 }
 
@@ -80,5 +51,18 @@ mod tests {
             greedy.push(id, logit);
         }
         assert_eq!(greedy.finish(), Some(3));
+    }
+
+    #[test]
+    fn an_excluded_logit_and_what_is_not_a_number_never_win() {
+        let mut greedy = Greedy::new(&SpecialIds::default());
+        greedy.push(3, f32::NAN);
+        greedy.push(4, f32::EXCLUDED);
+        greedy.push(5, -7.0);
+        greedy.push(6, f32::NAN);
+        assert_eq!(greedy.finish(), Some(5));
+        let mut greedy = Greedy::new(&SpecialIds::default());
+        greedy.push(3, i32::EXCLUDED);
+        assert_eq!(greedy.finish(), None);
     }
 }
