@@ -127,9 +127,10 @@ impl<'m> DecoderLayer<'_, 'm> {
         let key_value = KeyValueProjection::<P>::new(self.model, &self.cross_attention());
         let d_model = usize::from(self.model.config().d_model);
         let first = positions.start.saturating_mul(d_model);
-        let rows = memory.get(first..).unwrap_or_default().chunks_exact(d_model.max(1));
-        for (position, x) in positions.zip(rows) {
-            key_value.remember(x, position, cache);
+        // Not zipped: a zip of chunks divides by their length, which could panic for all it knows.
+        let mut rows = memory.get(first..).unwrap_or_default().chunks_exact(d_model.max(1));
+        for position in positions {
+            key_value.remember(rows.next().unwrap_or_default(), position, cache);
         }
     }
 

@@ -127,8 +127,9 @@ impl<'m> EncoderLayer<'_, 'm> {
             AttentionBuffers::<P>::carve(shape, scratch);
         // Not zipped: a zip of chunks divides by their length, which could panic for all it knows.
         let mut rows = rows_mut(queries, &positions, d_model).chunks_exact_mut(d_model.max(1));
-        let xs = rows_of(stream, &positions, d_model).chunks_exact(d_model.max(1));
-        for (position, x) in positions.zip(xs) {
+        let mut xs = rows_of(stream, &positions, d_model).chunks_exact(d_model.max(1));
+        for position in positions {
+            let x = xs.next().unwrap_or_default();
             let row = rows.next().unwrap_or_default();
             let x = match self.place() {
                 NormPlace::Pre => {

@@ -44,6 +44,8 @@ mod half;
 pub mod kernels;
 mod layers;
 mod logit;
+#[cfg(feature = "mac-counts")]
+pub mod macs;
 mod model;
 mod plan;
 mod precision;

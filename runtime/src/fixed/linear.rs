@@ -73,6 +73,8 @@ pub fn multiply_rows<T>(rows: Rows<'_, i8>, x: &[i16], out: &mut [T], epilogue: 
 
 #[inline(always)]
 fn for_each_dot(rows: Rows<'_, i8>, x: &[i16], mut each: impl FnMut(i32)) {
+    #[cfg(feature = "mac-counts")]
+    crate::macs::count(rows.rows, rows.cols);
     let blocks = rows.rows & !3;
     for first in (0..blocks).step_by(4) {
         let block =

@@ -65,6 +65,8 @@ fn for_each_dot<W: Copy>(
     to_f32: impl Fn(W) -> f32 + Copy,
     mut each: impl FnMut(f32),
 ) {
+    #[cfg(feature = "mac-counts")]
+    crate::macs::count(rows.rows, rows.cols);
     for first in (0..rows.rows).step_by(4) {
         // Rows past the last are copies of it, so that the tail runs through the same loop.
         let row = |i: usize| rows.row((first + i).min(rows.rows.saturating_sub(1)));
