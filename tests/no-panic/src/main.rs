@@ -11,6 +11,7 @@
 mod file;
 mod opaque;
 mod run;
+mod search;
 
 unsafe extern "C" {
     /// Does not exist.
@@ -28,6 +29,7 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 extern "C" fn _start() -> ! {
     file::probe(opaque::bytes());
     run::probe(opaque::bytes());
+    search::probe();
     #[cfg(feature = "control")]
     opaque::sink([1, 2, 3][opaque::any(7_usize)]);
     loop {
