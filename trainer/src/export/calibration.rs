@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use model_format::config::ModelConfig;
 
-use crate::data::batch::Example;
+use crate::data::batch::{Example, framed};
 use crate::export::trained::Trained;
 
 /// Values kept of a head's keys or values; what follows is not looked at.
@@ -98,14 +98,11 @@ pub fn calibrate(trained: &Trained<'_>, examples: &[Example]) -> Calibration {
 /// there.
 fn read_by_stacks(config: &ModelConfig, example: &Example) -> (Vec<u32>, Vec<u32>) {
     let (mut source, mut target) = (Vec::new(), Vec::new());
-    let (start, end) = (u32::from(config.special.start), u32::from(config.special.end));
     if config.has_encoder() {
-        source.extend(config.source_frame.has_start().then_some(start));
-        source.extend(&example.source);
-        source.extend(config.source_frame.has_end().then_some(end));
+        source.extend(framed(config, &example.source));
     }
     if config.has_decoder() {
-        target.push(start);
+        target.push(u32::from(config.special.start));
         target.extend(&example.target);
     }
     (source, target)
