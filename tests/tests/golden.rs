@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kiloformer_tests::answer::run;
-use kiloformer_tests::random_model::{random_model, tiny};
+use kiloformer_tests::random_model::{SOURCE_VOCAB, of_family, random_model, tiny};
 use model_format::config::{
-    ModelConfig, NormPlace, Output, Positions, Precision as Stored, StackConfig,
+    Activation, Family, ModelConfig, NormPlace, Output, Positions, Precision as Stored,
+    SourceFrame, SpecialIds, StackConfig,
 };
 use model_format::header::VERSION;
 use model_format::{AlignedBytes, Model};
@@ -67,7 +68,7 @@ fn answers_of<'w, P: Precision>(
 fn golden_files_have_the_answers_they_always_had() {
     for version in 1..=VERSION {
         let models = models(version);
-        assert!(models.len() >= 5, "golden files of version {version} are missing: {models:?}");
+        assert!(models.len() >= 13, "golden files of version {version} are missing: {models:?}");
         for path in models {
             let expected = read(&path.with_extension("tsv"));
             let words = expected.lines().filter_map(|line| line.split('\t').next());
@@ -79,7 +80,7 @@ fn golden_files_have_the_answers_they_always_had() {
 }
 
 /// Small models that together have every choice of the configuration.
-fn choices() -> [(&'static str, Stored, ModelConfig); 5] {
+fn choices() -> Vec<(&'static str, Stored, ModelConfig)> {
     use Positions::{Learned, SinusoidalHalves, SinusoidalInterleaved};
     let stack = |n_layers, n_heads, d_ff| StackConfig { n_layers, n_heads, d_ff };
     let small = ModelConfig {
@@ -99,7 +100,7 @@ fn choices() -> [(&'static str, Stored, ModelConfig); 5] {
         positions: Learned,
         ..small
     };
-    [
+    let choices = [
         (
             "fixed-pre-interleaved-tied",
             Stored::FixedPoint,
@@ -127,6 +128,54 @@ fn choices() -> [(&'static str, Stored, ModelConfig); 5] {
             Stored::HalfFloat,
             ModelConfig { output: Output::Untied, ..odd },
         ),
+    ];
+    choices.into_iter().chain(other_families(&small, &odd)).collect()
+}
+
+/// The families and activations that `choices` does not have, frames and embeddings among them.
+fn other_families(
+    small: &ModelConfig,
+    odd: &ModelConfig,
+) -> [(&'static str, Stored, ModelConfig); 8] {
+    use Stored::{FixedPoint, HalfFloat};
+    let untied = ModelConfig { output: Output::UntiedBias, ..*odd };
+    let shared = ModelConfig {
+        shared_embedding: true,
+        scale_embedding: false,
+        target_vocab: SOURCE_VOCAB,
+        source_frame: SourceFrame::StartEnd,
+        // Start is pad, as in Marian.
+        special: SpecialIds { pad: 0, start: 0, end: 2, unknown: 3 },
+        ..*small
+    };
+    let with = |activation, config: ModelConfig| ModelConfig { activation, ..config };
+    let family = |family, config: &ModelConfig| of_family(family, config);
+    [
+        ("fixed-shared-silu", FixedPoint, with(Activation::Silu, shared)),
+        ("half-shared-gelu", HalfFloat, {
+            let config = ModelConfig { output: Output::Untied, ..shared };
+            with(Activation::Gelu, ModelConfig { scale_embedding: true, ..config })
+        }),
+        ("fixed-decoder-only-gelu", FixedPoint, {
+            with(Activation::Gelu, family(Family::DecoderOnly, small))
+        }),
+        ("half-decoder-only-silu", HalfFloat, {
+            with(Activation::Silu, family(Family::DecoderOnly, odd))
+        }),
+        ("fixed-tagger-gelu-tanh", FixedPoint, {
+            with(Activation::GeluTanh, family(Family::Tagger, &untied))
+        }),
+        ("half-tagger-bare", HalfFloat, {
+            let config = family(Family::Tagger, &untied);
+            ModelConfig { source_frame: SourceFrame::Bare, ..config }
+        }),
+        ("fixed-classifier-start-end", FixedPoint, {
+            let config = family(Family::Classifier, small);
+            ModelConfig { source_frame: SourceFrame::StartEnd, ..config }
+        }),
+        ("half-classifier-gelu-tanh", HalfFloat, {
+            with(Activation::GeluTanh, family(Family::Classifier, small))
+        }),
     ]
 }
 
@@ -145,7 +194,12 @@ fn write_missing_golden_files() {
         }
         let file = random_model(precision, &config, seed);
         fs::write(&path, &*file).expect("a new file");
-        let expected = answers(&file, WORDS.into_iter());
+        let limit = match config.has_encoder() {
+            true => config.max_source_len - config.source_frame.len(),
+            false => config.max_target_len - 1,
+        };
+        let words = WORDS.into_iter().filter(|word| word.len() <= limit.into());
+        let expected = answers(&file, words);
         fs::write(path.with_extension("tsv"), &expected).expect("a new file");
         println!("{}: {} bytes\n{expected}", path.display(), file.len());
     }
