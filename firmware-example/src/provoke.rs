@@ -95,16 +95,16 @@ fn words<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller) {
 fn ids<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller) {
     let end = HEADER.config.special.end;
     let options = GenerateOptions { max_len: Some(1), prefix: &[] };
-    let too_many = [end; LETTER_LIMIT + 2];
+    let (one, too_many) = ([end], [end; LETTER_LIMIT + 2]);
     for ids in [&[][..], &[end, u16::MAX], &too_many] {
         let generate = || speller.session().generate(ids, &options).err();
         fail(console, stack::watch(generate).map(Failure::Run));
     }
     let stops = stack::watch(|| -> Result<[Option<StopReason>; 2], RunError> {
-        let mut limited = speller.session().generate(&[end], &options)?;
+        let mut limited = speller.session().generate(&one, &options)?;
         while limited.next().is_some() {}
         let limited = limited.stop_reason();
-        let mut cancelled = speller.session().generate(&[end], &options)?;
+        let mut cancelled = speller.session().generate(&one, &options)?;
         cancelled.cancel();
         Ok([limited, cancelled.next().and(None).or(cancelled.stop_reason())])
     });

@@ -27,7 +27,11 @@ static ARENA: StaticArena<ARENA_LEN> = StaticArena::new();
 pub const ARENA_LEN: usize = runtime::arena_len(MODEL);
 
 /// Most letters of a word.
-pub const LETTER_LIMIT: usize = HEADER.config.max_source_len as usize - 1;
+pub const LETTER_LIMIT: usize = match HEADER.config.has_encoder() {
+    true => (HEADER.config.max_source_len - HEADER.config.source_frame.len()) as usize,
+    // A prompt leaves room for an id.
+    false => HEADER.config.max_target_len as usize - 1,
+};
 /// Most bytes of an answer.
 const ANSWER_LIMIT: usize = 256;
 

@@ -116,6 +116,22 @@ fn half_float_everywhere() {
     }
 }
 
+/// Families, activations, frames, shared embeddings, odd sizes.
+#[test]
+#[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
+fn every_choice_of_the_configuration() {
+    for model in models::golden() {
+        equals_the_host(&M4F, &model, &SOME);
+        let config = model.config();
+        if config.has_cross_attention() || model.is_half_float() {
+            continue;
+        }
+        for board in [M0_PLUS, RISC_V] {
+            equals_the_host(&board, &model, &SOME);
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
 fn over_a_uart_and_in_16_kilobytes() {

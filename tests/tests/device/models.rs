@@ -9,6 +9,7 @@ use kiloformer_tests::{
 use model_format::{
     AlignedBytes, Model,
     config::{ModelConfig, Precision as Stored},
+    header::VERSION,
 };
 use runtime::{FixedPoint, HalfFloat, LogitsHash, Precision, Session, TypedModel, arena_len};
 
@@ -46,11 +47,20 @@ pub fn tiny_fixed_point() -> ModelFile {
     random("random-tiny", Stored::FixedPoint, &tiny())
 }
 
+/// The golden files of the current version of the format, which have every choice of the configuration;
+/// sorted.
+pub fn golden() -> Vec<ModelFile> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/v{VERSION}"));
+    let entries = std::fs::read_dir(folder).expect("golden files are part of the repository");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "kfm"));
+    paths.sort();
+    paths.into_iter().filter_map(ModelFile::read).collect()
+}
+
 fn shipped(name: &str) -> Option<ModelFile> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
-    let path = folder.join(name).with_extension("kfm");
-    let bytes = std::fs::read(&path).ok()?;
-    Some(ModelFile { name: name.to_owned(), path, bytes: AlignedBytes::from(&bytes[..]) })
+    ModelFile::read(folder.join(name).with_extension("kfm"))
 }
 
 /// Random models seldom end an answer: a lower limit saves time.
@@ -70,9 +80,30 @@ fn random(name: &str, precision: Stored, config: &ModelConfig) -> ModelFile {
 }
 
 impl ModelFile {
+    /// The file at `path`, if there is one.
+    fn read(path: PathBuf) -> Option<Self> {
+        let bytes = std::fs::read(&path).ok()?;
+        let name = path.file_stem()?.to_string_lossy().into_owned();
+        Some(Self { name, path, bytes: AlignedBytes::from(&bytes[..]) })
+    }
+
+    /// The architecture.
+    pub fn config(&self) -> ModelConfig {
+        *self.model().config()
+    }
+
+    /// Whether its numbers are half floats.
+    pub fn is_half_float(&self) -> bool {
+        self.model().header().precision == Stored::HalfFloat
+    }
+
     /// Most letters of a word.
     pub fn letter_limit(&self) -> usize {
-        usize::from(self.model().config().max_source_len) - 1
+        let config = self.config();
+        usize::from(match config.has_encoder() {
+            true => config.max_source_len - config.source_frame.len(),
+            false => config.max_target_len - 1,
+        })
     }
 
     /// Bytes of the arena on the host.
