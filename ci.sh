@@ -12,6 +12,10 @@
 #   device    the same words on the host and in QEMU: same text, same bits
 #   no-panic  links a program that cannot panic, per target and optimisation level
 #   sizes     bytes of code of a minimal program, bytes of flash and RAM of the firmware
+#
+# and, only when it is named, since it downloads gigabytes:
+#
+#   --with-pytorch   installs PyTorch in target/ and compares with it live (tests/pytorch/README.md)
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -70,7 +74,7 @@ step_setup() { scripts/setup-device.sh "${TARGETS[@]}"; }
 
 step_shell() {
     if command -v shellcheck >/dev/null; then
-        shellcheck ci.sh .ci/run scripts/*.sh
+        shellcheck ci.sh .ci/run scripts/*.sh tests/pytorch/*.sh
     else
         echo "shellcheck is not installed: skipped"
     fi
@@ -165,6 +169,10 @@ board_sizes() {
         END { printf "%-12s %12d %12d %12d %12d\n", board, code, constants, data, zeroed }'
 }
 
+step_with_pytorch() {
+    tests/pytorch/run.sh "$PWD/target/pytorch-venv" 2>&1 | tee -a "$test_log"
+}
+
 # Adds up the closing lines of all test runs of this call.
 print_counts() {
     awk '/^test result:/ { passed += $4; failed += $6 }
@@ -176,13 +184,14 @@ main() {
     local steps=("$@")
     [ "$#" -gt 0 ] || steps=("${ALL_STEPS[@]}")
     for step in "${steps[@]}"; do
-        declare -F "step_${step//-/_}" >/dev/null || {
-            echo "ci.sh: no step '$step'; there are: ${ALL_STEPS[*]}" >&2
+        local name=${step#--}
+        declare -F "step_${name//-/_}" >/dev/null || {
+            echo "ci.sh: no step '$step'; there are: ${ALL_STEPS[*]} --with-pytorch" >&2
             exit 2
         }
         local begin=$SECONDS
         echo "=== $step"
-        "step_${step//-/_}"
+        "step_${name//-/_}"
         echo "=== $step: $((SECONDS - begin)) s"
     done
     print_counts

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# PyTorch, live: installs it, makes all fixtures anew and compares them with the committed ones.
+#
+# Usage: run.sh VENV      (a folder for the virtual environment, which is kept)
+set -euo pipefail
+cd "$(dirname "$0")"
+
+readonly venv=$1
+readonly python=$venv/bin/python
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+
+python3 -m venv "$venv"
+"$venv/bin/pip" install --quiet --requirement requirements.txt
+"$python" -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'
+
+"$python" make_fixtures.py "$made/fixtures"
+"$python" compare.py fixtures "$made/fixtures"
