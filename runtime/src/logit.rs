@@ -45,11 +45,16 @@ impl Logit for i32 {
     }
 
     fn penalized(self, penalty: Q16) -> Self {
-        let (logit, penalty) = (i64::from(self), i64::from(penalty.to_bits()));
+        let penalty = i64::from(penalty.to_bits());
         let product = match self {
             Self::EXCLUDED => return self,
-            1.. => ((logit << 16) + penalty / 2).checked_div(penalty).unwrap_or(i64::MAX),
-            _ => (logit * penalty + (1 << 15)) >> 16,
+            1.. => {
+                // Unsigned: the runtime divides so elsewhere, and a second routine would cost code.
+                let penalty = penalty.unsigned_abs();
+                let rounded = (u64::from(self.unsigned_abs()) << 16).saturating_add(penalty >> 1);
+                rounded.checked_div(penalty).map_or(i64::MAX, |quotient| quotient as i64)
+            }
+            _ => (i64::from(self) * penalty + (1 << 15)) >> 16,
         };
         product.clamp(1 - i64::from(i32::MAX), i64::from(i32::MAX)) as i32
     }

@@ -199,6 +199,59 @@ fn a_beam_wide_enough_finds_exactly_the_best_of_all_outputs() {
     }
 }
 
+/// Beam search word by word from its definition: sorts all candidates, stops at the limit only.
+fn by_definition(options: &BeamOptions, max_len: u16, model: FakeModel) -> Vec<Output> {
+    let beams = usize::from(options.beams);
+    let output = |ids: &[TokenId], sum, len, has_end| Output {
+        ids: ids.to_vec(),
+        score: normalized(sum, len, options.length_penalty),
+        sum,
+        has_end,
+    };
+    let (mut live, mut finished) = (vec![(Vec::new(), LogProb::CERTAIN)], Vec::new());
+    for len in 1..=max_len {
+        let mut candidates = Vec::new();
+        for (prefix, sum) in &live {
+            let logits = model.logits(prefix);
+            let log_sum = LogSumExp::of(&logits, FRAC_BITS);
+            let sums = logits.iter().map(|logit| sum.and(log_sum.log_prob(*logit, FRAC_BITS)));
+            candidates.extend((0..).zip(sums).map(|(id, sum)| (prefix.clone(), id, sum)));
+        }
+        candidates.sort_by(|a, b| b.2.cmp(&a.2));
+        candidates.truncate(2 * beams);
+        let ended = candidates.iter().take(beams).filter(|candidate| candidate.1 == END);
+        finished.extend(ended.map(|(prefix, _, sum)| output(prefix, *sum, len, true)));
+        live = candidates
+            .into_iter()
+            .filter(|candidate| candidate.1 != END)
+            .map(|(prefix, id, sum)| ([&prefix[..], &[id]].concat(), sum))
+            .take(beams)
+            .collect();
+    }
+    finished.extend(live.iter().map(|(ids, sum)| output(ids, *sum, max_len, false)));
+    finished.sort_by(|a, b| b.score.cmp(&a.score));
+    finished.truncate(options.n_best.into());
+    finished
+}
+
+#[test]
+fn a_beam_of_any_width_finds_what_its_definition_says_though_it_stops_early() {
+    for seed in 0..60 {
+        for (vocab, max_len) in [(2, 8), (5, 7), (30, 6), (100, 2)] {
+            for end_bias in [-2000, 0, 800, 2500] {
+                let model = FakeModel { seed, vocab, end_bias };
+                for alpha in ALPHAS {
+                    for (beams, n_best) in [(1, 1), (2, 1), (3, 3), (8, 4)] {
+                        let options = options(beams, n_best, alpha);
+                        let (found, _) = search(&options, max_len, |ids| model.logits(ids));
+                        assert_eq!(found, by_definition(&options, max_len, model), "{options:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_n_best_of_a_narrow_beam_are_sorted_real_and_distinct() {
     for seed in 0..100 {

@@ -86,6 +86,12 @@ fn split(exponent: i64, exponent_bits: u32) -> (i64, u64) {
     (whole, exp2_fraction(fraction as i32).max(1 << 29) as u64)
 }
 
+/// How often `ln(2)` fits into `nats`, which are in Q32 and below 32; one off where that is within
+/// 2^-25 of a whole number.
+pub(crate) fn halvings(nats: u64) -> u64 {
+    (nats >> 6).wrapping_mul(LOG2_E.into()) >> 56
+}
+
 /// `e^-nats` in Q15, at most 1, for nats in Q16; within 0.6 units.
 pub(crate) fn exp_q15(nats: u32) -> u16 {
     let weight = Exponential::NATURAL.weight(i64::from(nats) << 16, 30);

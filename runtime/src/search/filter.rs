@@ -11,8 +11,7 @@ use super::trie::Trie;
 /// The constraints at one step.
 ///
 /// `history` is what came after the start id: a forced prefix, then what was produced. It counts for
-/// `min_len` in full, and allowed outputs begin with it. Where [`Constraints::need_history`] is
-/// false, only its length matters.
+/// `min_len` in full, and allowed outputs begin with it.
 ///
 /// No id at all may be left, where constraints meet: an allowed output that repeats an n-gram, say.
 /// Search then finds nothing, and the output ends there.
@@ -38,8 +37,8 @@ impl<'a> Filter<'a> {
         Self { constraints, special: *special, history, may_end, node }
     }
 
-    /// Whether `id` may follow: for a search that has no buffer of logits. Costs up to the length of
-    /// the history where n-grams must not repeat.
+    /// Whether `id` may follow: for a search that has no buffer of logits, which a repetition
+    /// penalty needs. Costs up to the length of the history where n-grams must not repeat.
     pub fn allows(&self, id: TokenId) -> bool {
         self.allows_alone(id) && !self.repeats_ngram(id)
     }

@@ -8,7 +8,7 @@
 
 use crate::logit::Logit;
 
-use super::exp_log::{Exponential, LN_2, LOG2_BITS, exp_q15, log2};
+use super::exp_log::{Exponential, LN_2, LOG2_BITS, exp_q15, halvings, log2};
 
 /// Fractional bits of the terms of the sum: 65535 of them, each up to 2^8, fit a `u64`.
 const TERM_BITS: u32 = 40;
@@ -134,7 +134,7 @@ impl LogSumExp {
             *self = Self { reference: nats, sum: 0 };
             return;
         }
-        let halvings = (above as u64).checked_div(LN_2).unwrap_or(0);
+        let halvings = halvings(above as u64);
         self.sum = self.sum.checked_shr(halvings as u32).unwrap_or(0);
         self.reference = self.reference.saturating_add(halvings.wrapping_mul(LN_2) as i64);
     }

@@ -17,9 +17,8 @@
 //! | --- | --- |
 //! | greedy | none; logits come one by one |
 //! | its score | none: [`LogSumExp`] takes logits one by one, [`LogSum::log_prob`] the best one after |
-//! | constraints without history | none: [`Filter::allows`] as logits come |
-//! | constraints with history ([`Constraints::need_history`]) | history `[max_len]` of [`TokenId`](crate::TokenId) |
-//! | repetition penalty | history, and logits `[vocab]` of [`Logit`](crate::Logit) (4 bytes each) |
+//! | constraints | history `[max_len]` of [`TokenId`](crate::TokenId), a forced prefix included |
+//! | repetition penalty | logits `[vocab]` of [`Logit`](crate::Logit), 4 bytes each; other constraints may be asked as logits come ([`Filter::allows`]) |
 //! | sampling | logits `[vocab]`; no scratch |
 //! | beam search | logits `[vocab]` (one beam's at a time) and [`BeamBuffers`] |
 //!

@@ -37,11 +37,6 @@ impl Default for Constraints<'_> {
 }
 
 impl Constraints<'_> {
-    /// Whether a filter needs the ids produced before.
-    pub fn need_history(&self) -> bool {
-        self.allowed.is_some() || self.no_repeat_ngram.is_some() || self.penalizes()
-    }
-
     /// Whether the value of a logit is changed, not only whether its id is allowed.
     pub fn penalizes(&self) -> bool {
         self.repetition_penalty != Q16::ONE

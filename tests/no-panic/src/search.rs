@@ -25,7 +25,7 @@ pub fn probe() {
     if let Err(error) = constraints.check(any(9), &special, any(5)) {
         print(&error);
     }
-    sink((constraints.need_history(), constraints.penalizes()));
+    sink(constraints.penalizes());
     trie(constraints.allowed.unwrap_or_default());
     with_logits(any(&mut [1_i32, 2, 3][..]), &constraints, &special);
     with_logits(any(&mut [1.0_f32, 2.0, 3.0][..]), &constraints, &special);
