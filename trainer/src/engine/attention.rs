@@ -205,6 +205,9 @@ fn softmax_row(row: &mut [f32], visible: usize, scale: f32) {
 
 /// `context = softmax(q k^T / sqrt(d_k)) v` for every sentence and head; `probs` is kept for the way
 /// back. A query that sees nothing gets zeros.
+///
+/// # Panics
+/// When there are keys of more or of fewer sentences than queries.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
 pub fn attend(
     q: Columns,
@@ -217,6 +220,8 @@ pub fn attend(
 ) {
     let Shape { n_heads, d_k, .. } = *shape;
     let (scale, d_model) = (1.0 / (d_k as f32).sqrt(), n_heads * d_k);
+    let (queries, keys) = (shape.query_spans.len(), shape.key_spans.len());
+    assert_eq!(queries, keys, "sentences of queries and of keys");
     let mut at = 0;
     for (&q_span, &k_span) in shape.query_spans.iter().zip(shape.key_spans) {
         let (q_len, k_len, k_width) = (q_span.1, k_span.1, pad(k_span.1));

@@ -54,7 +54,7 @@ pub fn masked_softmax(scores: &Tensor, visible: &Tensor) -> Result<Tensor> {
     let visible = visible.broadcast_as(scores.shape())?.contiguous()?;
     let zeros = scores.zeros_like()?;
     // A score far below all others, but finite, so that a row of them has a maximum to subtract.
-    let hidden = zeros.affine(0.0, -1e30)?;
+    let hidden = zeros.affine(0.0, lowest(scores.dtype()))?;
     let scores = visible.where_cond(scores, &hidden)?;
     // The maximum cancels out; without its gradient, it does so exactly.
     let max = scores.max_keepdim(D::Minus1)?.detach();
@@ -62,6 +62,11 @@ pub fn masked_softmax(scores: &Tensor, visible: &Tensor) -> Result<Tensor> {
     let sum = exp.sum_keepdim(D::Minus1)?;
     // A row that sees nothing is divided by 1; any other sum is at least 1, from the maximum itself.
     exp.broadcast_div(&(&sum + sum.eq(0.0)?.to_dtype(sum.dtype())?)?)
+}
+
+/// A number far below every score, finite in `dtype`: what f32 holds with ease is infinite in f16.
+fn lowest(dtype: DType) -> f64 {
+    if dtype == DType::F16 { -65_504.0 } else { -1e30 }
 }
 
 /// Multi-head attention (Vaswani et al. 2017, section 3.2.2).

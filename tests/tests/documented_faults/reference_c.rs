@@ -1,0 +1,268 @@
+//! C, the architecture article.
+
+use candle_core::DType;
+use model_format::AlignedBytes;
+use model_format::config::{ModelConfig, NormPlace};
+use runtime::{EncodeError, FixedModel, GenerateOptions, RunError, Session};
+use trainer::data::batch::{Example, Pairs};
+use trainer::data::corpus::{self, Limits, Pair};
+use trainer::data::tokenizer::{Splitting, Tokenizer, Unit};
+use trainer::engine::attention::{Columns, Shape, Span, Tiles, attend};
+use trainer::engine::dropout::Place;
+use trainer::engine::{Dropout, DropoutRates, LossOptions, Workspace};
+use trainer::optimizer::{Schedule, ScheduleKind};
+use trainer::rng;
+use trainer::workers::Slice;
+
+use super::naive::{Rows, attention};
+use super::networks::{
+    PRECISIONS, Uneven, Weighted, architectures, examples, generate_as, near, small, sources,
+    uneven,
+};
+
+/// C unpacks three sizes from tensors of four dimensions and transposes the wrong axes; here every
+/// product of heads is that of four nested loops over sentence, head, query and key.
+#[test]
+fn attention_takes_products_over_the_columns_of_a_head() {
+    // Queries, keys, whether causal.
+    let sizes: [(Span, Span, bool); 5] = [
+        ((0, 3), (0, 5), false),
+        ((3, 1), (5, 9), false),
+        ((4, 4), (14, 4), true),
+        ((8, 7), (18, 1), false),
+        ((15, 9), (19, 9), true),
+    ];
+    for (n_heads, d_k) in [(1, 6), (2, 5), (3, 4), (5, 1)] {
+        let d = n_heads * d_k;
+        let numbers = |key, n: usize| -> Vec<f32> {
+            (0..n as u64).map(|i| 2.0 * rng::uniform(key, i) - 1.0).collect()
+        };
+        let (q, kv) = (numbers(1, 24 * d), numbers(2, 28 * 2 * d));
+        for causal in [false, true] {
+            let spans: Vec<_> = sizes.iter().filter(|size| size.2 == causal).collect();
+            let query_spans: Vec<Span> = spans.iter().map(|size| size.0).collect();
+            let key_spans: Vec<Span> = spans.iter().map(|size| size.1).collect();
+            let (query_spans, key_spans) = (query_spans.as_slice(), key_spans.as_slice());
+            let shape = Shape { query_spans, key_spans, n_heads, d_k, causal, mask: None };
+            let columns = |data, stride, first| Columns { data, stride, first };
+            let (mut probs, mut context) = (vec![0.0; shape.probs_len()], vec![0.0; 24 * d]);
+            let keys = columns(&kv, 2 * d, 0);
+            let values = columns(&kv, 2 * d, d);
+            let queries = columns(&q, d, 0);
+            let tiles = &mut Tiles::default();
+            attend(queries, keys, values, &shape, tiles, &mut probs, &mut context);
+            for &&((first, len), (first_key, key_len), _) in &spans {
+                let rows = |data: &[f32], stride, at, first: usize, len: usize| -> Rows {
+                    let row = |r: usize| &data[r * stride + at..][..d];
+                    let wide = |r| row(r).iter().map(|&v| f64::from(v)).collect();
+                    (first..first + len).map(wide).collect()
+                };
+                let queries = rows(&q, d, 0, first, len);
+                let keys = rows(&kv, 2 * d, 0, first_key, key_len);
+                let values = rows(&kv, 2 * d, d, first_key, key_len);
+                let expected = attention(&queries, &keys, &values, n_heads, causal).concat();
+                assert!(near(&context[first * d..(first + len) * d], &expected, 1e-5));
+            }
+        }
+    }
+}
+
+/// As above, of whole networks: the engine and candle agree with the nested loops.
+#[test]
+fn networks_agree_with_nested_loops() {
+    for config in architectures() {
+        let w = Weighted::new(&config, 21);
+        for example in &examples(&config) {
+            let naive = w.naive_logits(&example.source, &example.target).concat();
+            let example = std::slice::from_ref(example);
+            assert!(near(&w.engine_logits(example), &naive, 1e-3));
+            // candle's table of sinusoids is as exact, the parameters are the same f32.
+            assert!(near(&w.candle_logits(example, DType::F64), &naive, 1e-9));
+        }
+    }
+}
+
+/// C passes the memory mask neither in training nor in greedy decoding, so the decoder looks at the
+/// source's padding; here what stands at padding has no effect on loss, gradient or output.
+#[test]
+fn the_memory_mask_acts_in_training_and_in_greedy() {
+    for config in architectures() {
+        let w = Weighted::new(&config, 22);
+        let d = usize::from(config.d_model);
+        let mut poisoned = w.clone();
+        poisoned.tensor_mut("source_embedding.weight")[..d].fill(7.0);
+        let examples = examples(&config);
+        assert_eq!(
+            w.candle_logits(&examples, DType::F32),
+            poisoned.candle_logits(&examples, DType::F32)
+        );
+        let rates = DropoutRates { residual: 0.1, attention: 0.1, activation: 0.1 };
+        let gradient = |w: &Weighted| {
+            let pairs = Pairs::pack(&examples, &config);
+            let slice = Slice { pairs, dropout: Dropout { key: 5, rates } };
+            let options = LossOptions { smoothing: 0.1, scale: 1.0 };
+            w.reference(DType::F32).gradient(&[slice], options).expect("candle computes")
+        };
+        assert_eq!(gradient(&w), gradient(&poisoned));
+        // An engine that touched padding would spread the NaN.
+        poisoned.tensor_mut("source_embedding.weight")[..d].fill(f32::NAN);
+        assert_eq!(w.engine_logits(&examples), poisoned.engine_logits(&examples));
+        let sources = sources(&config, 30);
+        assert_eq!(w.greedy(&sources), poisoned.greedy(&sources));
+    }
+}
+
+/// C decodes with dropout on; here decoding has none, so it repeats itself and takes the best ids of
+/// the logits without dropout.
+#[test]
+fn greedy_decodes_without_dropout() {
+    for config in architectures() {
+        let w = Weighted::new(&config, 23);
+        let sources = sources(&config, 10);
+        let decoded = w.greedy(&sources);
+        assert_eq!(decoded, w.greedy(&sources));
+        for (source, (ids, _)) in sources.into_iter().zip(decoded) {
+            let rows = w.naive_steps(&source, &ids);
+            for (row, &id) in rows.iter().zip(&ids) {
+                let most = row[2..].iter().copied().fold(f64::MIN, f64::max);
+                // Two ids may score the same to the rounding of f32.
+                assert!(row[id as usize] > most - 1e-3, "{row:?}, not {id}");
+            }
+            let target = ids[..rows.len() - 1].to_vec();
+            let example = Example { source, target };
+            let mut workspace = Workspace::default();
+            let rates = DropoutRates { residual: 0.2, attention: 0.0, activation: 0.0 };
+            let pairs = Pairs::pack([&example], &config);
+            let dropout = Dropout { key: 1, rates };
+            w.network.forward(&w.params, &pairs, Some(&dropout), &mut workspace);
+            assert!(!near(&workspace.logits, &rows.concat(), 0.1), "dropout would be noticed");
+        }
+    }
+}
+
+/// In C a row that has ended goes on as long as its neighbours; here it keeps what it had, beside every
+/// other row and however long that one is.
+#[test]
+fn finished_rows_are_frozen() {
+    let Uneven { weighted: w, sources, alone } = uneven();
+    let mut overtaken = 0;
+    for (a, row) in sources.iter().zip(&alone).take(12) {
+        for (b, neighbour) in sources.iter().zip(&alone) {
+            let together = w.greedy(&[a.clone(), b.clone()]);
+            assert_eq!((&together[0], &together[1]), (row, neighbour));
+            overtaken += u32::from(row.1 && neighbour.0.len() > row.0.len());
+        }
+    }
+    assert!(overtaken > 10, "rows that end before their neighbour: {overtaken}");
+}
+
+/// C's schedule divides by zero before step 1; here every step of every schedule has a finite rate, the
+/// first ones and those past the last included.
+#[test]
+fn the_first_step_of_every_schedule_is_finite() {
+    for kind in [ScheduleKind::InverseSqrt, ScheduleKind::Cosine] {
+        for warmup_steps in [0, 1, 4000] {
+            let schedule = Schedule { kind, rate: 1.0, warmup_steps, floor: 0.0 };
+            for total in [0, 1, 4000, 10_000] {
+                for step in [0, 1, 2, 3999, 4000, 4001, 20_000, u64::MAX] {
+                    let rate = schedule.at(step, total, 512);
+                    assert!((0.0..=1.0).contains(&rate), "{schedule:?} {step} {total}: {rate}");
+                }
+                assert!(schedule.at(1, total, 512) > 0.0 || total <= 1);
+            }
+        }
+    }
+}
+
+/// C drops on attention's output and again where it is added; here a number that a sublayer adds is
+/// dropped once: with a constant 1 to add, the stream grows by 0 or by 1 / (1 - rate), as often as the
+/// rate says.
+#[test]
+fn dropout_acts_once_on_what_a_sublayer_adds() {
+    let config = ModelConfig { norm: NormPlace::Pre, ..small() };
+    let mut w = Weighted::new(&config, 24);
+    let names = ["encoder.layers.0", "decoder.layers.0"].iter().flat_map(|layer| {
+        let parts = ["self_attention.output", "feed_forward.linear2", "cross_attention.output"];
+        parts.map(|part| format!("{layer}.{part}"))
+    });
+    for name in names.filter(|name| !name.starts_with("encoder.layers.0.cross")) {
+        w.tensor_mut(&format!("{name}.weight")).fill(0.0);
+        w.tensor_mut(&format!("{name}.bias")).fill(1.0);
+    }
+    let example = Example { source: vec![4; 16], target: vec![5; 13] };
+    let pairs = Pairs::pack(&vec![example; 30], &config);
+    let rate = 0.25;
+    let rates = DropoutRates { residual: rate, attention: 0.0, activation: 0.0 };
+    let dropout = Dropout { key: 6, rates };
+    let mut workspace = Workspace::default();
+    w.network.forward(&w.params, &pairs, Some(&dropout), &mut workspace);
+    let (encoder, decoder) = (&workspace.encoder, &workspace.decoder);
+    let (source, target) = (&encoder.layers[0], &decoder.layers[0]);
+    let [source_stack, target_stack] = [&w.network.encoder, &w.network.decoder];
+    for (stack, place, before, after) in [
+        (source_stack, Place::SelfAttention(0), &encoder.embedded, &source.self_attention.sum),
+        (source_stack, Place::FeedForward(0), &source.self_attention.sum, &source.feed_forward.sum),
+        (target_stack, Place::SelfAttention(0), &decoder.embedded, &target.self_attention.sum),
+        (
+            target_stack,
+            Place::CrossAttention(0),
+            &target.self_attention.sum,
+            &target.cross_attention.sum,
+        ),
+        (
+            target_stack,
+            Place::FeedForward(0),
+            &target.cross_attention.sum,
+            &target.feed_forward.sum,
+        ),
+    ] {
+        let stack = stack.as_ref().expect("both stacks are there");
+        let mask = dropout.masks(stack, place).residual.expect("a mask");
+        let mut dropped = 0;
+        for ((before, after), factor) in before.iter().zip(after).zip(mask.factors(0)) {
+            assert!((after - before - factor).abs() < 1e-5, "{place:?}: {before} {after}");
+            dropped += u32::from((after - before).abs() < 1e-5);
+        }
+        let share = f64::from(dropped) / before.len() as f64;
+        // The standard error of the share is below 0.005; dropping twice would drop 0.4375.
+        assert!((share - f64::from(rate)).abs() < 0.02, "{place:?}: {share}");
+    }
+    // candle drops the same numbers as often: else its loss would be another.
+    let options = LossOptions { smoothing: 0.0, scale: 1.0 };
+    let engine = w.network.loss(&pairs, options, &mut workspace);
+    let slice = Slice { pairs, dropout };
+    let (_, candle) = w.reference(DType::F64).gradient(&[slice], options).expect("candle computes");
+    assert!((engine.smoothed - candle.smoothed).abs() < 1e-5 * engine.smoothed, "{engine:?}");
+}
+
+/// In C a source past the table of positions is an index error deep inside; here it is refused at the
+/// door, with its length and the limit.
+#[test]
+fn a_source_longer_than_the_position_table_is_refused_with_both_numbers() {
+    for config in architectures() {
+        let w = Weighted::new(&config, 25);
+        for stored in PRECISIONS {
+            let file = w.file(stored);
+            assert!(!generate_as(stored, &file, &[4; 16], None).logits.is_empty());
+        }
+        let file = w.file(model_format::config::Precision::FixedPoint);
+        let model = FixedModel::from_bytes(&file).expect("a sound file");
+        let mut arena = AlignedBytes::from(&vec![0; model.plan().total][..]);
+        let mut session = Session::new(&model, &mut arena).expect("the arena that it asks for");
+        let error = session.generate(&[4; 18], &GenerateOptions::default()).err();
+        assert_eq!(error, Some(RunError::Encode(EncodeError::TooLong { len: 18, limit: 17 })));
+        let error = session.run_into(&"a".repeat(17), &mut [0; 99]).err();
+        // The end id needs a position too.
+        let expected = RunError::Encode(EncodeError::TooLong { len: 17, limit: 16 });
+        assert_eq!(error, Some(expected));
+        let message = expected.to_string();
+        assert!(message.contains("17") && message.contains("16"), "{message}");
+    }
+    let splitting = |unit| Splitting { unit, lowercase: false };
+    let source = Tokenizer::build(splitting(Unit::Character), ["a"]).expect("a vocabulary");
+    let target = Tokenizer::build(splitting(Unit::Word), ["A"]).expect("a vocabulary");
+    let pair = Pair { source: "a".repeat(17), target: "A".into(), line: 3 };
+    let limits = Limits { source: 16, target: 13 };
+    let error = corpus::encode(&[pair], &source, &target, limits).expect_err("too long");
+    assert_eq!(error.to_string(), "line 3: the source has 17 symbols, the limit is 16");
+}
