@@ -85,7 +85,7 @@ impl Weighted {
             Some(table) => table[position * d + c],
             None => {
                 let angle = position as f64 / 10_000_f64.powf((c / 2 * 2) as f64 / d as f64);
-                if c % 2 == 0 { angle.sin() } else { angle.cos() }
+                if c.is_multiple_of(2) { angle.sin() } else { angle.cos() }
             }
         };
         let row = |(position, &id): (usize, &u32)| {

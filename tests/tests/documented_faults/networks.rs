@@ -122,6 +122,11 @@ impl Weighted {
         decoded.into_iter().map(|d| (d.ids, d.ended)).collect()
     }
 
+    /// As [`greedy`](Self::greedy), of one source without company.
+    pub fn greedy_alone(&self, source: &[u32]) -> (Vec<u32>, bool) {
+        self.greedy(&[source.to_vec()]).remove(0)
+    }
+
     /// The file for a device.
     pub fn file(&self, precision: Stored) -> AlignedBytes {
         let tokenizer = |unit, first: u8, vocab: u16| {
@@ -172,7 +177,7 @@ pub struct Uneven {
 pub fn uneven() -> Uneven {
     let weighted = Weighted::new(&small(), 15).favour(2, 1.5);
     let sources = sources(weighted.config(), 40);
-    let alone: Vec<_> = sources.iter().map(|s| weighted.greedy(&[s.clone()]).remove(0)).collect();
+    let alone: Vec<_> = sources.iter().map(|source| weighted.greedy_alone(source)).collect();
     let ends: BTreeSet<usize> = alone.iter().filter(|row| row.1).map(|row| row.0.len()).collect();
     assert!(ends.len() >= 6 && alone.iter().any(|row| !row.1), "{ends:?}");
     Uneven { weighted, sources, alone }
@@ -221,7 +226,7 @@ pub fn generate<P: Real>(file: &AlignedBytes, source: &[u32], max_len: Option<u1
     let mut session = Session::new(&model, &mut arena).expect("the arena that it asks for");
     let end = model.model().config().special.end;
     let source: Vec<TokenId> = source.iter().map(|&id| id as TokenId).chain([end]).collect();
-    let options = GenerateOptions { max_len };
+    let options = GenerateOptions { max_len, ..GenerateOptions::default() };
     let mut generation = session.generate(&source, &options).expect("ids of the vocabulary");
     let (mut ids, mut logits) = (Vec::new(), Vec::new());
     loop {

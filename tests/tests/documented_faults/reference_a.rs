@@ -91,8 +91,7 @@ fn padding_of_a_longer_neighbour_changes_no_logit() {
         assert!(near(&w.engine_logits(&examples), &alone, 1e-3));
         assert!(near(&alone, &naive, 1e-5));
         let sources: Vec<Vec<u32>> = examples.into_iter().map(|e| e.source).collect();
-        let one_by_one: Vec<_> =
-            sources.iter().map(|s| w.greedy(std::slice::from_ref(s)).remove(0)).collect();
+        let one_by_one: Vec<_> = sources.iter().map(|source| w.greedy_alone(source)).collect();
         assert_eq!(w.greedy(&sources), one_by_one);
     }
 }
