@@ -25,6 +25,7 @@ pub mod engine;
 pub mod evaluate;
 pub mod export;
 pub mod heat_map;
+pub mod import;
 pub mod model;
 pub mod optimizer;
 pub mod params;
