@@ -5,6 +5,7 @@
 
 pub mod pattern;
 pub mod resolve;
+pub mod sizes;
 
 use std::collections::BTreeMap;
 use std::path::Path;
