@@ -9,6 +9,7 @@ use model_format::config::Precision;
 use crate::checkpoint::{self, write_atomically};
 use crate::data::{corpus, split};
 use crate::export::export;
+use crate::import::way_back::state_dict;
 use crate::model::TrainedModel;
 
 /// Writes a checkpoint as a file for the runtime.
@@ -17,8 +18,12 @@ pub struct Args {
     /// A run's folder, or a checkpoint file.
     checkpoint: PathBuf,
     /// The file to write.
-    #[arg(short, long, value_name = "KFM")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "KFM", required_unless_present = "safetensors")]
+    output: Option<PathBuf>,
+    /// Write the weights in f32 for PyTorch: `model.load_state_dict(load_file(...))`, with the names
+    /// of docs/import.md.
+    #[arg(long, value_name = "SAFETENSORS")]
+    safetensors: Option<PathBuf>,
     /// How numbers are stored and computed.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Fixed)]
     precision: PrecisionArg,
@@ -27,21 +32,34 @@ pub struct Args {
     calibration: Option<PathBuf>,
 }
 
+/// How numbers are stored and computed.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum PrecisionArg {
+pub enum PrecisionArg {
     /// i8 weights, i16 activations, integers only.
     Fixed,
     /// f16 weights, f32 arithmetic.
     Half,
 }
 
+impl From<PrecisionArg> for Precision {
+    fn from(precision: PrecisionArg) -> Self {
+        match precision {
+            PrecisionArg::Fixed => Self::FixedPoint,
+            PrecisionArg::Half => Self::HalfFloat,
+        }
+    }
+}
+
 /// Exports.
 pub fn run(args: &Args) -> Result<()> {
     let checkpoint = checkpoint::load(&args.checkpoint)?;
-    let precision = match args.precision {
-        PrecisionArg::Fixed => Precision::FixedPoint,
-        PrecisionArg::Half => Precision::HalfFloat,
-    };
+    if let Some(path) = &args.safetensors {
+        let bytes = state_dict(&TrainedModel::from_checkpoint(checkpoint.clone())?)?;
+        write_atomically(path, &bytes)?;
+        println!("{}: {} bytes", path.display(), bytes.len());
+    }
+    let Some(output) = &args.output else { return Ok(()) };
+    let precision = args.precision.into();
     let pairs = match (&args.calibration, precision) {
         (Some(path), _) => corpus::read_tsv(path)?,
         (None, Precision::FixedPoint) => {
@@ -53,7 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let model = TrainedModel::from_checkpoint(checkpoint)?;
     let file = export(&model, precision, &pairs)?;
-    write_atomically(&args.output, &file)?;
-    println!("{}: {} bytes", args.output.display(), file.len());
+    write_atomically(output, &file)?;
+    println!("{}: {} bytes", output.display(), file.len());
     Ok(())
 }

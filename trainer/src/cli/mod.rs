@@ -2,6 +2,7 @@
 
 mod eval;
 mod export;
+mod import;
 mod inspect;
 mod options;
 mod quick;
@@ -27,6 +28,8 @@ enum Command {
     Eval(eval::Args),
     /// Write a checkpoint as a file for the runtime.
     Export(export::Args),
+    /// Turn a PyTorch checkpoint into a file for the runtime.
+    Import(Box<import::Args>),
     /// Run texts through an exported file, as the device does.
     Run(run::Args),
     /// Show what an exported file holds and needs.
@@ -39,6 +42,7 @@ pub fn main() -> Result<()> {
         Some(Command::Train(args)) => train::run(&args),
         Some(Command::Eval(args)) => eval::run(&args),
         Some(Command::Export(args)) => export::run(&args),
+        Some(Command::Import(args)) => import::run(&args),
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         None => quick::run(),

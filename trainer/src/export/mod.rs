@@ -30,7 +30,7 @@ use crate::model::TrainedModel;
 use trained::Trained;
 
 /// Sentences that calibration looks at.
-const CALIBRATION_PAIRS: usize = 1000;
+pub const CALIBRATION_PAIRS: usize = 1000;
 
 /// The file of `model`. An integer file needs its ranges on `calibration`, pairs of which some are
 /// taken at equal distances.

@@ -44,8 +44,8 @@ impl Draft {
     /// Reads a config file: our `ModelConfig`, a run's config with one under `model`, or Hugging
     /// Face's `config.json` of a Marian model.
     pub fn read(path: &Path, lengths: Lengths) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("reading {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         Self::parse(&text, lengths).with_context(|| path.display().to_string())
     }
 
@@ -58,8 +58,7 @@ impl Draft {
         } else if let Some(Value::Object(model)) = fields.get("model") {
             fields = model.clone();
         }
-        for (name, len) in
-            [("max_source_len", lengths.source), ("max_target_len", lengths.target)]
+        for (name, len) in [("max_source_len", lengths.source), ("max_target_len", lengths.target)]
         {
             if let Some(len) = len {
                 fields.insert(name.into(), len.into());
@@ -84,11 +83,9 @@ impl Draft {
             );
         }
         let [(_, has_encoder), (_, has_decoder)] = stacks(family);
-        for (name, is_needed) in [
-            ("norm", true),
-            ("max_source_len", has_encoder),
-            ("max_target_len", has_decoder),
-        ] {
+        for (name, is_needed) in
+            [("norm", true), ("max_source_len", has_encoder), ("max_target_len", has_decoder)]
+        {
             ensure!(
                 !is_needed || self.fields.contains_key(name),
                 "`{name}` is missing: tensors do not tell it"
@@ -129,7 +126,10 @@ impl Draft {
         fill("layer_norm_eps", Some(1e-5.into()));
         fields.insert("special".into(), serde_json::to_value(special)?);
         for (stack, is_there) in stacks(family) {
-            fields.insert(stack.into(), complete_stack(self.fields.get(stack), stack, is_there, seen));
+            fields.insert(
+                stack.into(),
+                complete_stack(self.fields.get(stack), stack, is_there, seen),
+            );
         }
         for name in ["d_model", "source_vocab", "target_vocab"] {
             ensure!(
@@ -202,7 +202,10 @@ fn check_fields(fields: &Map<String, Value>) -> Result<()> {
         match (known, value) {
             (Value::Object(known), Value::Object(stack)) => {
                 for (field, value) in stack {
-                    ensure!(known.contains_key(field), "`{name}.{field}` is no field of the config");
+                    ensure!(
+                        known.contains_key(field),
+                        "`{name}.{field}` is no field of the config"
+                    );
                     changed[name][field] = value.clone();
                 }
             }
@@ -244,7 +247,9 @@ mod tests {
         let text = r#"{"model": {"n_heads": 2, "norm": "post", "max_source_len": 8}}"#;
         let lengths = Lengths { source: Some(5), target: Some(6) };
         let draft = Draft::parse(text, lengths).unwrap();
-        assert_eq!((&draft.fields["max_source_len"], &draft.fields["max_target_len"]),
-            (&json!(5), &json!(6)));
+        assert_eq!(
+            (&draft.fields["max_source_len"], &draft.fields["max_target_len"]),
+            (&json!(5), &json!(6))
+        );
     }
 }

@@ -10,15 +10,16 @@ use serde_json::{Map, Value, json};
 pub fn translate(theirs: &Map<String, Value>) -> Result<Map<String, Value>> {
     let kind = theirs.get("model_type").and_then(Value::as_str).unwrap_or_default();
     ensure!(kind == "marian", "model_type is `{kind}`; of Hugging Face's only `marian` is read");
-    for (field, expected) in
-        [("normalize_before", false), ("normalize_embedding", false), ("add_final_layer_norm", false)]
-    {
+    for (field, expected) in [
+        ("normalize_before", false),
+        ("normalize_embedding", false),
+        ("add_final_layer_norm", false),
+    ] {
         let value = theirs.get(field).and_then(Value::as_bool).unwrap_or(expected);
         ensure!(value == expected, "`{field}` is {value}: no Marian model of Hugging Face is so");
     }
-    let get = |field: &str| {
-        theirs.get(field).cloned().with_context(|| format!("`{field}` is missing"))
-    };
+    let get =
+        |field: &str| theirs.get(field).cloned().with_context(|| format!("`{field}` is missing"));
     let flag = |field: &str, default| theirs.get(field).and_then(Value::as_bool).unwrap_or(default);
     let stack = |side: &str| -> Result<Value> {
         Ok(json!({

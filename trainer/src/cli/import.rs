@@ -1,0 +1,137 @@
+//! `trainer import`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::Args as ClapArgs;
+use model_format::config::Precision;
+
+use super::export::PrecisionArg;
+use crate::checkpoint::write_atomically;
+use crate::data::corpus::Pair;
+use crate::data::tokenizer::Unit;
+use crate::export::{CALIBRATION_PAIRS, export};
+use crate::import::config::Lengths;
+use crate::import::vocabulary::SplittingChoice;
+use crate::import::{Request, import};
+use crate::model::TrainedModel;
+
+/// Turns a PyTorch checkpoint into a file for the runtime.
+///
+/// Reads `.pt` files of `torch.save(model.state_dict(), ...)`, training checkpoints that hold such a
+/// state dict, and `.safetensors` files. Nothing in them is ever executed. See docs/import.md.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// The checkpoint: .pt, .pth or .safetensors.
+    checkpoint: PathBuf,
+    /// The architecture, in JSON: fields of a run's `model`, of which sizes that the tensors tell may
+    /// be left out; or Hugging Face's config.json of a Marian model.
+    #[arg(long, value_name = "JSON")]
+    config: PathBuf,
+    /// The vocabularies, in JSON: `{"source": ..., "target": ...}`, each a list of symbols or a map
+    /// from symbol to id; or one list or map for both sides.
+    #[arg(long, value_name = "JSON")]
+    vocab: PathBuf,
+    /// Which tensor is which: `torch`, `marian`, `tutorial`, a TOML file, or `auto` to try the
+    /// built-in ones.
+    #[arg(long, value_name = "NAMES", default_value = "auto")]
+    names: String,
+    /// Where the state dict is inside of a .pt [default: the usual keys].
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// The file to write.
+    #[arg(short, long, value_name = "KFM")]
+    output: PathBuf,
+    /// How numbers are stored and computed.
+    #[arg(long, value_enum, default_value_t = PrecisionArg::Fixed)]
+    precision: PrecisionArg,
+    /// Source texts, one a line, on which an integer model's ranges are measured; of `source<TAB>target`
+    /// lines the source counts.
+    #[arg(long, value_name = "TEXTS")]
+    calibration: Option<PathBuf>,
+    /// Most source ids, those around the symbols included [default: the config's].
+    #[arg(long, value_name = "N")]
+    max_source_len: Option<u16>,
+    /// Most target ids, end id included [default: the config's].
+    #[arg(long, value_name = "N")]
+    max_target_len: Option<u16>,
+    /// What a source symbol is [default: character where all symbols are single ones, else word].
+    #[arg(long, value_enum)]
+    source_unit: Option<Unit>,
+    /// What a target symbol is [default: as for the source].
+    #[arg(long, value_enum)]
+    target_unit: Option<Unit>,
+    /// Whether source text is lower-cased [default: the vocabulary's, else false].
+    #[arg(long, value_name = "BOOL")]
+    source_lowercase: Option<bool>,
+    /// Threads that decode the calibration texts.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+}
+
+/// Imports.
+pub fn run(args: &Args) -> Result<()> {
+    let imported = import(Request {
+        checkpoint: &args.checkpoint,
+        key: args.key.as_deref(),
+        config: &args.config,
+        vocab: &args.vocab,
+        names: &args.names,
+        lengths: Lengths { source: args.max_source_len, target: args.max_target_len },
+        source: SplittingChoice { unit: args.source_unit, lowercase: args.source_lowercase },
+        target: SplittingChoice { unit: args.target_unit, lowercase: None },
+    })?;
+    let precision = args.precision.into();
+    let pairs = match (&args.calibration, precision) {
+        (Some(path), Precision::FixedPoint) => calibration(&imported.model, path, args.threads)
+            .with_context(|| path.display().to_string())?,
+        (None, Precision::FixedPoint) => bail!(
+            "an integer file needs --calibration TEXTS, source texts one a line; \
+             --precision half needs none"
+        ),
+        (_, Precision::HalfFloat) => Vec::new(),
+    };
+    let file = export(&imported.model, precision, &pairs)?;
+    write_atomically(&args.output, &file)?;
+    println!(
+        "{}: {} bytes; {} parameters, names of `{}`",
+        args.output.display(),
+        file.len(),
+        imported.model.params.len(),
+        imported.names
+    );
+    Ok(())
+}
+
+/// Some texts of a file, at equal distances, with the model's own greedy outputs.
+fn calibration(model: &TrainedModel, path: &Path, threads: usize) -> Result<Vec<Pair>> {
+    let text = std::fs::read_to_string(path).context("reading")?;
+    let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
+    let sources = lines.map(|(i, line)| (i, line.split('\t').next().unwrap_or_default()));
+    let sources: Vec<_> = sources.filter(|(_, source)| !source.trim().is_empty()).collect();
+    ensure!(!sources.is_empty(), "no text");
+    for (line, source) in &sources {
+        check_source(model, source).with_context(|| format!("line {line}"))?;
+    }
+    let distance = sources.len().div_ceil(CALIBRATION_PAIRS);
+    let sources: Vec<_> = sources.into_iter().step_by(distance).collect();
+    let texts: Vec<String> = sources.iter().map(|(_, source)| (*source).to_owned()).collect();
+    let outputs = model.transcribe(&texts, threads);
+    let pair = |((line, source), mut output): ((usize, &str), Vec<String>)| {
+        // The decoder reads the start id too.
+        output.truncate(usize::from(model.config().max_target_len).saturating_sub(1));
+        let target = output.join(model.target.separator());
+        Pair { source: source.to_owned(), target, line }
+    };
+    Ok(sources.into_iter().zip(outputs).map(pair).collect())
+}
+
+/// Refuses a text that the exported file would refuse.
+fn check_source(model: &TrainedModel, source: &str) -> Result<()> {
+    let config = model.config();
+    let ids = model.source.encode_known(source);
+    let ids = ids.map_err(|symbol| anyhow!("symbol {symbol:?} is not in the vocabulary"))?;
+    let room = usize::from(config.max_source_len.saturating_sub(config.source_frame.len()));
+    ensure!(ids.len() <= room, "{} symbols, the limit is {room}", ids.len());
+    Ok(())
+}
