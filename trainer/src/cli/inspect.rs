@@ -12,6 +12,7 @@ use runtime::{Plan, saturation};
 
 use crate::data::corpus;
 use crate::device;
+use crate::engine::Network;
 use crate::evaluate::References;
 use crate::export::is_cached;
 
@@ -32,7 +33,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let file = device::read(&args.model)?;
     let model = device::check(&file).with_context(|| args.model.display().to_string())?;
-    config(&model);
+    config(&model)?;
     arena(&model);
     tensors(&model);
     if model.header().precision == Precision::FixedPoint {
@@ -51,18 +52,33 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn config(model: &Model<'_>) {
+fn config(model: &Model<'_>) -> Result<()> {
     let (header, config) = (model.header(), model.config());
-    let stack =
-        |s: &StackConfig| format!("{} layers, {} heads, d_ff {}", s.n_layers, s.n_heads, s.d_ff);
     println!("precision            {:?}, layout {:?}", header.precision, header.layout);
+    println!("parameters           {}", Network::new(config)?.layout.len());
+    println!("family               {:?}", config.family);
     println!("d_model              {}", config.d_model);
-    println!("encoder              {}", stack(&config.encoder));
-    println!("decoder              {}", stack(&config.decoder));
-    println!("vocabularies         {} source, {} target", config.source_vocab, config.target_vocab);
+    let stack = |name: &str, s: &StackConfig| {
+        println!("{name:<20} {} layers, {} heads, d_ff {}", s.n_layers, s.n_heads, s.d_ff);
+    };
+    if config.has_encoder() {
+        stack("encoder", &config.encoder);
+        println!("source               {} ids", config.source_vocab);
+        println!(
+            "longest source       {} (frame {:?})",
+            config.max_source_len, config.source_frame
+        );
+    }
+    if config.has_decoder() {
+        stack("decoder", &config.decoder);
+        println!("target               {} ids", config.target_vocab);
+        println!("longest target       {} (end id included)", config.max_target_len);
+    } else {
+        println!("labels               {}", config.target_vocab);
+    }
     println!(
-        "longest sequences    {} source, {} target (end ids included)",
-        config.max_source_len, config.max_target_len
+        "embedding            shared {}, times sqrt(d_model) {}",
+        config.shared_embedding, config.scale_embedding
     );
     println!(
         "LayerNorm            {:?}, final {}, eps {:e}",
@@ -72,6 +88,7 @@ fn config(model: &Model<'_>) {
     println!("output               {:?}, activation {:?}", config.output, config.activation);
     println!("special ids          {:?}", config.special);
     println!("text                 {:?}", header.text);
+    Ok(())
 }
 
 fn arena(model: &Model<'_>) {
@@ -129,7 +146,7 @@ fn formats(model: &Model<'_>, counted: Option<usize>) {
     }
     println!("{:<44} {:>8} {:>6} {:>12}", "activation", "Q format", "bits", "saturations");
     let count = |n: u64| counted.map_or_else(|| "-".to_owned(), |_| n.to_string());
-    for slot in ActivationSlot::all(config) {
+    for slot in ActivationSlot::all(config).filter(|slot| slot.is_used(config)) {
         let format = model.formats().get(slot);
         let saturated = match slot {
             ActivationSlot::Logits => "-".to_owned(),
@@ -138,7 +155,7 @@ fn formats(model: &Model<'_>, counted: Option<usize>) {
         let q = format!("Q{}", format.frac_bits);
         println!("{:<44} {q:>8} {:>6} {saturated:>12}", slot.to_string(), format.bits);
     }
-    for slot in Slot::all(config).filter(|slot| is_cached(*slot)) {
+    for slot in Slot::all(config).filter(|slot| is_cached(*slot) && model.byte_len(*slot) > 0) {
         let saturated = count(saturation::of_cache(config, slot));
         println!("{:<44} {:>8} {:>6} {saturated:>12}", slot.to_string(), "per head", 8);
     }
