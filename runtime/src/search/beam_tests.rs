@@ -1,5 +1,6 @@
 //! Beam search against all outputs there are, over models made of random numbers.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::vec::Vec;
 
@@ -217,7 +218,7 @@ fn by_definition(options: &BeamOptions, max_len: u16, model: FakeModel) -> Vec<O
             let sums = logits.iter().map(|logit| sum.and(log_sum.log_prob(*logit, FRAC_BITS)));
             candidates.extend((0..).zip(sums).map(|(id, sum)| (prefix.clone(), id, sum)));
         }
-        candidates.sort_by(|a, b| b.2.cmp(&a.2));
+        candidates.sort_by_key(|candidate| Reverse(candidate.2));
         candidates.truncate(2 * beams);
         let ended = candidates.iter().take(beams).filter(|candidate| candidate.1 == END);
         finished.extend(ended.map(|(prefix, _, sum)| output(prefix, *sum, len, true)));
@@ -229,7 +230,7 @@ fn by_definition(options: &BeamOptions, max_len: u16, model: FakeModel) -> Vec<O
             .collect();
     }
     finished.extend(live.iter().map(|(ids, sum)| output(ids, *sum, max_len, false)));
-    finished.sort_by(|a, b| b.score.cmp(&a.score));
+    finished.sort_by_key(|output| Reverse(output.score));
     finished.truncate(options.n_best.into());
     finished
 }

@@ -1,6 +1,7 @@
 //! Level 3: PyTorch is the judge. The fixtures of `tests/pytorch/` hold what it computes, for every
 //! option of a model; the README there says how they are made and why the tolerances are what they are.
 
+mod beams;
 mod files;
 mod fixture;
 mod network;

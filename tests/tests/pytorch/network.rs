@@ -23,7 +23,8 @@ fn reference(fixture: &Fixture) -> Reference {
     reference
 }
 
-fn engine_logits(fixture: &Fixture, pairs: &Pairs) -> Vec<f32> {
+/// Packed logits `[targets, vocab]` of the trainer's engine.
+pub fn engine_logits(fixture: &Fixture, pairs: &Pairs) -> Vec<f32> {
     let model = fixture.model();
     let mut workspace = Workspace::default();
     model.network.forward(&model.params, pairs, None, &mut workspace);
