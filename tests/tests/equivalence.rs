@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use half::f16;
-use model_format::config::Precision;
+use model_format::config::{Family, Precision};
 use model_format::directory::{Kind, Slot};
 use model_format::{AlignedBytes, Model};
 use runtime::StopReason;
@@ -66,7 +66,8 @@ fn unpack(file: &Model<'_>) -> TrainedModel {
 
 /// The held-out words of the bundled dictionary, with their references.
 fn held_out() -> References {
-    let split = split::load(&RunConfig::default().data).expect("the bundled dictionary");
+    let split = split::load(&RunConfig::default().data, Family::EncoderDecoder)
+        .expect("the bundled dictionary");
     References::split(&split.test, &Splitting { unit: Unit::Word, lowercase: false })
 }
 

@@ -9,9 +9,10 @@ use model_format::config::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::data::corpus::Limits;
+use crate::data::tasks::Task;
 use crate::data::tokenizer::{Splitting, Unit};
 use crate::engine::DropoutRates;
+use crate::engine::sanity::{self, family_name};
 use crate::optimizer::{AdamConfig, Schedule, ScheduleKind};
 
 /// Everything that decides the result of a run.
@@ -28,13 +29,17 @@ pub struct RunConfig {
 /// Where the pairs come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataConfig {
-    /// `source<TAB>target`; the bundled dictionary where absent.
+    /// What is learned from the bundled dictionary, where `train` is absent.
+    #[serde(default, skip_serializing_if = "Task::is_default")]
+    pub task: Task,
+    /// `source<TAB>target` lines, where a target is a text or labels, or a text a line for a language
+    /// model; the bundled dictionary where absent.
     pub train: Option<PathBuf>,
     /// Held-out pairs; where absent, sources whose hash says so.
     pub dev: Option<PathBuf>,
-    /// Symbols of the source.
+    /// Symbols of the source; of a language model, those of the target.
     pub source: Splitting,
-    /// Symbols of the target.
+    /// Symbols of the target, or labels.
     pub target: Splitting,
     /// Whether the bundled dictionary's phones keep their stress digits.
     #[serde(default = "yes")]
@@ -58,7 +63,7 @@ pub struct TrainConfig {
     pub workers: usize,
     /// How often dropout drops.
     pub dropout: DropoutRates,
-    /// Share of the target distribution that is spread over all ids but pad.
+    /// Share of the target distribution that is spread over all ids but pad, or over all labels.
     pub label_smoothing: f32,
     /// The optimizer's constants.
     pub adam: AdamConfig,
@@ -71,19 +76,10 @@ pub struct TrainConfig {
 }
 
 impl RunConfig {
-    /// Most symbols of each side.
-    pub fn limits(&self) -> Limits {
-        Limits {
-            source: usize::from(self.model.max_source_len) - 1,
-            target: usize::from(self.model.max_target_len) - 1,
-        }
-    }
-
-    /// Refuses values that mean nothing; those of the architecture are checked with the network.
+    /// Refuses values that mean nothing; vocabulary sizes are checked with the network.
     pub fn check(&self) -> Result<()> {
+        self.check_model()?;
         let train = &self.train;
-        ensure!(self.model.max_source_len > 1, "max_source_len must exceed 1");
-        ensure!(self.model.max_target_len > 1, "max_target_len must exceed 1");
         ensure!((1..=256).contains(&train.workers), "workers is {}, not 1 to 256", train.workers);
         for (name, value) in [
             ("epochs", train.epochs),
@@ -116,10 +112,75 @@ impl RunConfig {
     }
 }
 
+impl RunConfig {
+    /// Refuses an architecture that cannot be, or that the data are not for.
+    fn check_model(&self) -> Result<()> {
+        let model = &self.model;
+        if model.has_encoder() {
+            let frame = model.source_frame.len();
+            ensure!(model.max_source_len > frame, "max_source_len must exceed {frame}");
+        }
+        if model.has_decoder() {
+            ensure!(model.max_target_len > 1, "max_target_len must exceed 1");
+        }
+        ensure!(
+            self.data.train.is_some() || self.data.task.family() == model.family,
+            "family: the task {:?} of the bundled dictionary is not for a {}; choose another --task, \
+             or --data",
+            self.data.task,
+            family_name(model.family)
+        );
+        sanity::check_without_vocabularies(model)
+    }
+
+    /// A small model of a task on the bundled dictionary; of the default task, the default.
+    pub fn of_task(task: Task) -> Self {
+        let default = Self::default();
+        let letters = default.data.source;
+        let symbols = default.data.target;
+        let (source, target) = match task {
+            Task::G2p => return default,
+            Task::Stress => (symbols, symbols),
+            Task::Syllables => (letters, symbols),
+            Task::Words => (letters, letters),
+        };
+        let small = StackConfig { n_layers: 2, n_heads: 4, d_ff: 128 };
+        let model = ModelConfig { d_model: 64, encoder: small, decoder: small, ..default.model };
+        Self {
+            data: DataConfig { task, source, target, ..default.data },
+            model: with_family(model, task.family()),
+            // Perplexity is judged, which smoothing raises.
+            train: TrainConfig { epochs: 10, label_smoothing: 0.0, ..default.train },
+        }
+    }
+}
+
+/// `model` as another family: what it lacks is taken from the default, what it must not have is dropped.
+pub fn with_family(model: ModelConfig, family: Family) -> ModelConfig {
+    let default = default_model();
+    let mut model = ModelConfig { family, ..model };
+    if !model.has_encoder() {
+        (model.encoder, model.source_vocab, model.max_source_len) = (StackConfig::NONE, 0, 0);
+    } else if model.encoder == StackConfig::NONE {
+        (model.encoder, model.max_source_len) = (default.encoder, default.max_source_len);
+    }
+    if !model.has_decoder() {
+        (model.decoder, model.max_target_len) = (StackConfig::NONE, 0);
+        if model.output.is_tied() {
+            model.output = Output::UntiedBias;
+        }
+    } else if model.decoder == StackConfig::NONE {
+        (model.decoder, model.max_target_len) = (default.decoder, default.max_target_len);
+    }
+    model.shared_embedding &= model.has_cross_attention();
+    model
+}
+
 impl Default for RunConfig {
     fn default() -> Self {
         Self {
             data: DataConfig {
+                task: Task::default(),
                 train: None,
                 dev: None,
                 source: Splitting { unit: Unit::Character, lowercase: true },

@@ -1,131 +1,162 @@
-//! How good a model is: token-weighted loss, word and phone error rates.
+//! How good a model is, by its family, with what knowing nothing would give beside it.
+//!
+//! ```text
+//! references   texts against their references: error rates
+//! labels       labels against their references, and the majority's
+//! language     perplexity, and that of single symbols
+//! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+mod labels;
+mod language;
+mod references;
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use anyhow::Result;
+use model_format::config::Family;
+use serde::Serialize;
 
 use crate::data::batch::{Example, Pairs};
-use crate::data::corpus::Pair;
-use crate::data::tokenizer::{Splitting, Tokenizer};
+use crate::data::corpus::{self, Pair};
+use crate::data::tokenizer::Tokenizer;
 use crate::engine::{LossOptions, LossSum, Network, Workspace};
-
-/// Error rates over distinct sources.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Scores {
-    /// Distinct sources.
-    pub words: usize,
-    /// Share of outputs that equal none of their references.
-    pub wer: f64,
-    /// Edits to the nearest reference over its length, summed.
-    pub per: f64,
-    /// As `wer`, after removing stress digits.
-    pub wer_no_stress: f64,
-    /// As `per`, after removing stress digits.
-    pub per_no_stress: f64,
-}
-
-/// Sources with all their references, each a list of symbols.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct References {
-    /// Distinct, in code point order.
-    pub sources: Vec<String>,
-    /// For each source, its references.
-    pub targets: Vec<Vec<Vec<String>>>,
-}
+pub use labels::{LabelQuality, LabelScores, Majority};
+pub use language::{LanguageQuality, Unigram};
+pub use references::{References, Scores, edit_distance};
 
 /// Held-out pairs, ready to evaluate on.
 #[derive(Debug, Clone, Default)]
 pub struct HeldOut {
     /// For the loss.
     pub examples: Vec<Example>,
-    /// For the error rates.
+    /// For error rates and accuracies.
     pub references: References,
+    /// What knowing nothing gives, where it is known.
+    pub baseline: Option<Baseline>,
+}
+
+/// What a model must beat, as the training pairs say.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Baseline {
+    /// Always the most frequent label.
+    Majority(Majority),
+    /// Every symbol by its frequency alone.
+    Unigram(Unigram),
+}
+
+impl Baseline {
+    /// That of a network's family; a model of pairs of texts has none.
+    pub fn of(network: &Network, train: &[Example]) -> Option<Self> {
+        match network.config.family {
+            Family::EncoderDecoder => None,
+            Family::DecoderOnly => Some(Self::Unigram(Unigram::of(network, train))),
+            Family::Tagger | Family::Classifier => Some(Self::Majority(Majority::of(train))),
+        }
+    }
+}
+
+/// How good a model is on held-out pairs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Quality {
+    /// Negative log likelihood per target token, in nats.
+    pub loss: f64,
+    /// What its family is judged by.
+    pub scores: FamilyScores,
+}
+
+/// What each family is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum FamilyScores {
+    /// Of texts.
+    Texts(Scores),
+    /// Of labels.
+    Labels(LabelQuality),
+    /// Of a language model.
+    Language(LanguageQuality),
+}
+
+impl fmt::Display for Quality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "loss {:.4}, ", self.loss)?;
+        match self.scores {
+            FamilyScores::Texts(scores) => scores.fmt(f),
+            FamilyScores::Labels(labels) => labels.fmt(f),
+            FamilyScores::Language(language) => language.fmt(f),
+        }
+    }
+}
+
+/// A share as a percentage.
+fn percent(share: f64) -> String {
+    format!("{:.2}%", 100.0 * share)
 }
 
 impl HeldOut {
-    /// Token-weighted loss and error rates of greedy outputs; nothing where there is no pair.
+    /// Encodes `pairs`; `train` are the examples that the baseline is taken from, where there are any.
+    pub fn new(
+        pairs: &[Pair],
+        (source, target): (&Tokenizer, &Tokenizer),
+        network: &Network,
+        train: &[Example],
+    ) -> Result<Self> {
+        let baseline = if train.is_empty() { None } else { Baseline::of(network, train) };
+        Ok(Self {
+            examples: corpus::encode(pairs, (source, target), &network.config)?,
+            references: References::new(pairs, target),
+            baseline,
+        })
+    }
+
+    /// Token-weighted loss and what else the family is judged by; nothing where there is no pair.
     pub fn evaluate(
         &self,
         network: &Network,
         params: &[f32],
         tokenizers: (&Tokenizer, &Tokenizer),
         threads: usize,
-    ) -> Option<(f64, Scores)> {
+    ) -> Option<Quality> {
         if self.examples.is_empty() {
             return None;
         }
         let loss = loss(network, params, &self.examples, threads);
+        if network.config.family == Family::DecoderOnly {
+            return Some(Quality { loss, scores: self.language(loss) });
+        }
         let outputs = transcribe(network, params, tokenizers, &self.references.sources, threads);
-        Some((loss, self.references.score(&outputs)))
-    }
-}
-
-impl References {
-    /// Gathers the references of every distinct source.
-    pub fn new(pairs: &[Pair], target: &Tokenizer) -> Self {
-        Self::split(pairs, &target.splitting)
+        let scores = self.judge(network.config.family, &outputs, tokenizers);
+        Some(Quality { loss, scores })
     }
 
-    /// Gathers the references of every distinct source, cut into symbols by `target`.
-    pub fn split(pairs: &[Pair], target: &Splitting) -> Self {
-        let mut grouped: BTreeMap<&str, Vec<Vec<String>>> = BTreeMap::new();
-        for pair in pairs {
-            let symbols = target.symbols(&pair.target);
-            grouped.entry(&pair.source).or_default().push(symbols);
+    /// Judges a language model by its loss.
+    pub fn language(&self, loss: f64) -> FamilyScores {
+        let baseline = match &self.baseline {
+            Some(Baseline::Unigram(unigram)) => Some(unigram.perplexity(&self.examples)),
+            _ => None,
+        };
+        FamilyScores::Language(LanguageQuality { perplexity: loss.exp(), baseline })
+    }
+
+    /// Judges one output (as symbols) for each source.
+    pub fn judge(
+        &self,
+        family: Family,
+        outputs: &[Vec<String>],
+        tokenizers: (&Tokenizer, &Tokenizer),
+    ) -> FamilyScores {
+        if family == Family::EncoderDecoder {
+            return FamilyScores::Texts(self.references.score(outputs));
         }
-        let sources = grouped.keys().map(|&s| s.to_owned()).collect();
-        Self { sources, targets: grouped.into_values().collect() }
-    }
-
-    /// The distinct sources of `pairs`, sorted.
-    pub fn sources_of(pairs: &[Pair]) -> Vec<String> {
-        let sources: BTreeSet<&str> = pairs.iter().map(|pair| pair.source.as_str()).collect();
-        sources.into_iter().map(str::to_owned).collect()
-    }
-
-    /// Scores one output (as symbols) for each source.
-    pub fn score(&self, outputs: &[Vec<String>]) -> Scores {
-        let (wer, per) = rates(outputs, &self.targets);
-        let stressless =
-            |symbols: &Vec<String>| symbols.iter().map(|s| without_stress(s)).collect::<Vec<_>>();
-        let outputs: Vec<_> = outputs.iter().map(stressless).collect();
-        let targets: Vec<Vec<_>> =
-            self.targets.iter().map(|t| t.iter().map(stressless).collect()).collect();
-        let (wer_no_stress, per_no_stress) = rates(&outputs, &targets);
-        Scores { words: outputs.len(), wer, per, wer_no_stress, per_no_stress }
-    }
-}
-
-/// A phone without its stress digit.
-fn without_stress(phone: &str) -> String {
-    phone.trim_end_matches(['0', '1', '2']).to_owned()
-}
-
-fn rates(outputs: &[Vec<String>], targets: &[Vec<Vec<String>>]) -> (f64, f64) {
-    let (mut wrong, mut edits, mut length) = (0, 0, 0);
-    for (output, references) in outputs.iter().zip(targets) {
-        let nearest = references.iter().map(|r| (edit_distance(output, r), r.len())).min();
-        let (distance, reference_len) = nearest.unwrap_or((0, 0));
-        wrong += usize::from(distance > 0);
-        edits += distance;
-        length += reference_len;
-    }
-    (wrong as f64 / outputs.len().max(1) as f64, edits as f64 / length.max(1) as f64)
-}
-
-/// Levenshtein's distance.
-pub fn edit_distance<T: PartialEq>(a: &[T], b: &[T]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
+        let mut quality = LabelQuality::new(LabelScores::of(&self.references, outputs));
+        if let Some(Baseline::Majority(majority)) = &self.baseline {
+            let of = |outputs: Vec<Vec<String>>| LabelScores::of(&self.references, &outputs);
+            let is_tagger = family == Family::Tagger;
+            quality.majority = Some(of(majority.labels(&self.references, tokenizers, is_tagger)));
+            quality.by_symbol =
+                is_tagger.then(|| of(majority.labels_by_symbol(&self.references, tokenizers)));
         }
+        FamilyScores::Labels(quality)
     }
-    row[b.len()]
 }
 
 /// Runs `f` on every part of `items`, one thread a part, and returns the results in order.
@@ -175,35 +206,4 @@ pub fn loss(network: &Network, params: &[f32], examples: &[Example], threads: us
     let mut sum = LossSum::default();
     parts.into_iter().for_each(|part| sum += part);
     sum.nll_mean()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::data::tokenizer::Unit;
-
-    #[test]
-    fn distances() {
-        let d = |a: &str, b: &str| edit_distance(a.as_bytes(), b.as_bytes());
-        assert_eq!(d("kitten", "sitting"), 3);
-        assert_eq!((d("", "abc"), d("abc", ""), d("abc", "abc")), (3, 3, 0));
-    }
-
-    #[test]
-    fn any_reference_counts_and_stress_can_be_ignored() {
-        let pair = |source: &str, target: &str| Pair {
-            source: source.into(),
-            target: target.into(),
-            line: 1,
-        };
-        let pairs = [pair("a", "AH0"), pair("a", "EY1"), pair("b", "B IY1")];
-        let splitting = Splitting { unit: Unit::Word, lowercase: false };
-        let target = Tokenizer::build(splitting, ["AH0 EY1 B IY1"]).unwrap();
-        let references = References::new(&pairs, &target);
-        assert_eq!(references.sources, ["a", "b"]);
-        let outputs = [vec!["EY1".into()], vec!["B".to_owned(), "IY0".into()]];
-        let scores = references.score(&outputs);
-        assert_eq!((scores.wer, scores.wer_no_stress), (0.5, 0.0));
-        assert_eq!((scores.per, scores.per_no_stress), (1.0 / 3.0, 0.0));
-    }
 }

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::checkpoint::Progress;
-use crate::evaluate::Scores;
+use crate::evaluate::Quality;
 
 /// Steps between two lines of `metrics.jsonl`.
 const METRIC_STEPS: u64 = 50;
@@ -127,14 +127,14 @@ impl Report {
     pub fn evaluation(
         &mut self,
         progress: &Progress,
-        loss: f64,
-        scores: &Scores,
+        quality: &Quality,
         took: Duration,
     ) -> Result<()> {
         let Progress { step, epoch, .. } = *progress;
         let seconds = took.as_secs_f64();
-        self.say(&format!("epoch {epoch}: held-out {}, {seconds:.1} s", summary(loss, scores)));
+        self.say(&format!("epoch {epoch}: held-out {quality}, {seconds:.1} s"));
         self.epoch_started = Instant::now();
+        let Quality { loss, scores } = quality;
         self.write(json!({
             "kind": "eval", "epoch": epoch, "step": step, "loss": loss, "scores": scores,
             "seconds": seconds,
@@ -142,14 +142,9 @@ impl Report {
     }
 
     /// The last evaluation of a finished run, on the pairs of `side`.
-    pub fn last_evaluation(
-        &mut self,
-        step: u64,
-        side: &str,
-        loss: f64,
-        scores: &Scores,
-    ) -> Result<()> {
-        self.say(&format!("finished: {side} pairs, {}", summary(loss, scores)));
+    pub fn last_evaluation(&mut self, step: u64, side: &str, quality: &Quality) -> Result<()> {
+        self.say(&format!("finished: {side} pairs, {quality}"));
+        let Quality { loss, scores } = quality;
         self.write(
             json!({"kind": "final", "step": step, "side": side, "loss": loss, "scores": scores}),
         )
@@ -173,15 +168,6 @@ impl Report {
     fn write(&mut self, value: serde_json::Value) -> Result<()> {
         writeln!(self.metrics, "{value}").context("writing metrics.jsonl")
     }
-}
-
-fn summary(loss: f64, scores: &Scores) -> String {
-    let Scores { wer, per, wer_no_stress, per_no_stress, .. } = scores;
-    let [wer, per, wer_no_stress, per_no_stress] =
-        [wer, per, wer_no_stress, per_no_stress].map(|rate| format!("{:.2}%", rate * 100.0));
-    format!(
-        "loss {loss:.4}, WER {wer}, PER {per} (without stress {wer_no_stress}, {per_no_stress})"
-    )
 }
 
 /// A mean that forgets: the last fifty values count most.

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
+use model_format::config::{Family, SpecialIds};
 
 use crate::backend::Device;
 use crate::checkpoint::{self, Checkpoint, Header};
 use crate::config::RunConfig;
-use crate::data::batch::Example;
-use crate::data::corpus::{self, Pair};
+use crate::data::corpus;
 use crate::data::split::{self, Split};
 use crate::data::tokenizer::Tokenizer;
 use crate::engine::Network;
-use crate::evaluate::{HeldOut, References};
+use crate::evaluate::HeldOut;
 use crate::report::Report;
 use crate::train::{self, Data, Ended};
 
@@ -43,14 +43,10 @@ pub fn free_folder(name: &str) -> PathBuf {
 impl Session {
     /// A new run in a folder of its own.
     pub fn begin(folder: PathBuf, mut config: RunConfig) -> Result<Self> {
-        let split = split::load(&config.data)?;
-        let texts = |text: fn(&Pair) -> &str| split.train.iter().map(text);
-        let source = Tokenizer::build(config.data.source, texts(|p| &p.source))?;
-        let target = Tokenizer::build(config.data.target, texts(|p| &p.target))?;
-        config.model.source_vocab = source.len() as u16;
-        config.model.target_vocab = target.len() as u16;
+        let split = split::load(&config.data, config.model.family)?;
+        let (source, target) = vocabularies(&split, &mut config)?;
         let network = Arc::new(Network::new(&config.model)?);
-        let data = encode(&split, &config, &source, &target)?;
+        let data = encode(&split, &config, (&source, &target), &network)?;
         let run = fresh(&folder, &network, config, source, target, &data)?;
         Ok(Self { folder, split, run, network, device: Device::default(), data })
     }
@@ -59,9 +55,10 @@ impl Session {
     pub fn resume(folder: &Path) -> Result<Self> {
         let run = checkpoint::load(folder)?;
         let header = &run.header;
-        let split = split::load(&header.config.data)?;
+        let split = split::load(&header.config.data, header.config.model.family)?;
         let network = Arc::new(Network::new(&header.config.model)?);
-        let data = encode(&split, &header.config, &header.source, &header.target)?;
+        let tokenizers = (&header.source, &header.target);
+        let data = encode(&split, &header.config, tokenizers, &network)?;
         let folder = folder.to_owned();
         Ok(Self { folder, split, run, network, device: Device::default(), data })
     }
@@ -93,17 +90,19 @@ impl Session {
         Ok(ended)
     }
 
+    /// The watched pairs.
+    pub fn held_out(&self) -> &HeldOut {
+        &self.data.dev
+    }
+
     fn last_evaluation(&self, report: &mut Report) -> Result<()> {
         let header = &self.run.header;
-        let test =
-            encode_side(&self.split.test, None, &header.config, &header.source, &header.target)?;
-        let test = held_out(test, &self.split.test, &header.target);
+        let tokenizers = (&header.source, &header.target);
+        let test = HeldOut::new(&self.split.test, tokenizers, &self.network, &self.data.train)?;
         let (side, held_out) =
             if test.examples.is_empty() { ("held-out", &self.data.dev) } else { ("test", &test) };
         match train::evaluate_run(&self.network, &self.run, held_out) {
-            Some((loss, scores)) => {
-                report.last_evaluation(header.progress.step, side, loss, &scores)
-            }
+            Some(quality) => report.last_evaluation(header.progress.step, side, &quality),
             None => {
                 report.say("finished: no pair was held out, so nothing is known of its quality");
                 Ok(())
@@ -112,32 +111,55 @@ impl Session {
     }
 }
 
+/// The vocabularies of a run, whose sizes go into the config.
+///
+/// Symbols are those of the training pairs, labels those of all pairs: that a label exists is no secret
+/// of the held-out ones.
+pub fn vocabularies(split: &Split, config: &mut RunConfig) -> Result<(Tokenizer, Tokenizer)> {
+    let (data, model) = (&mut config.data, &mut config.model);
+    ensure!(
+        model.special == SpecialIds::default(),
+        "special: a trained vocabulary has {:?}",
+        SpecialIds::default()
+    );
+    let sources = || split.train.iter().map(|pair| pair.source.as_str());
+    let targets = || split.train.iter().map(|pair| pair.target.as_str());
+    let (source, target) = match model.family {
+        Family::EncoderDecoder => {
+            let source = Tokenizer::build(data.source, sources())?;
+            let target = Tokenizer::build(data.target, targets())?;
+            if model.shared_embedding { source.join(target)? } else { (source, target) }
+        }
+        Family::DecoderOnly => {
+            data.source = data.target;
+            (Tokenizer::none(data.source), Tokenizer::build(data.target, targets())?)
+        }
+        Family::Tagger | Family::Classifier => {
+            let held_out = split.dev.iter().chain(&split.test);
+            let labels = targets().chain(held_out.map(|pair| pair.target.as_str()));
+            let target = Tokenizer::build_labels(data.target, labels)?;
+            (Tokenizer::build(data.source, sources())?, target)
+        }
+    };
+    (model.source_vocab, model.target_vocab) = (source.len() as u16, target.len() as u16);
+    Ok((source, target))
+}
+
 fn encode(
     split: &Split,
     config: &RunConfig,
-    source: &Tokenizer,
-    target: &Tokenizer,
+    tokenizers: (&Tokenizer, &Tokenizer),
+    network: &Network,
 ) -> Result<Data> {
-    let train = encode_side(&split.train, None, config, source, target)?;
-    let dev = encode_side(&split.dev, config.data.dev.as_deref(), config, source, target)?;
-    Ok(Data { train, dev: held_out(dev, &split.dev, target) })
-}
-
-/// Examples of pairs that come from `file`, or else from the training pairs' file.
-fn encode_side(
-    pairs: &[Pair],
-    file: Option<&Path>,
-    config: &RunConfig,
-    source: &Tokenizer,
-    target: &Tokenizer,
-) -> Result<Vec<Example>> {
-    let file = file.or(config.data.train.as_deref());
-    let name = file.map_or_else(|| "the dictionary".to_owned(), |p| p.display().to_string());
-    corpus::encode(pairs, source, target, config.limits()).context(name)
-}
-
-fn held_out(examples: Vec<Example>, pairs: &[Pair], target: &Tokenizer) -> HeldOut {
-    HeldOut { examples, references: References::new(pairs, target) }
+    let file_name = |file: Option<&Path>| {
+        let file = file.or(config.data.train.as_deref());
+        file.map_or_else(|| "the dictionary".to_owned(), |path| path.display().to_string())
+    };
+    let train = corpus::encode(&split.train, tokenizers, &network.config);
+    let train = train.with_context(|| file_name(None))?;
+    let dev = HeldOut::new(&split.dev, tokenizers, network, &train);
+    let dev = dev.with_context(|| file_name(config.data.dev.as_deref()))?;
+    Ok(Data { train, dev })
 }
 
 /// Makes the folder and the first checkpoint, which proves that both can be written.

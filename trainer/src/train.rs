@@ -11,7 +11,7 @@ use crate::backend::Backend;
 use crate::checkpoint::{self, Checkpoint, Header};
 use crate::data::batch::{Example, Pairs, epoch_batches, slice_of};
 use crate::engine::{Dropout, LossOptions, Network};
-use crate::evaluate::{HeldOut, Scores};
+use crate::evaluate::{HeldOut, Quality};
 use crate::optimizer::{self, adam_step};
 use crate::report::{Report, TrainPoint};
 use crate::rng;
@@ -90,8 +90,8 @@ pub fn train(
         checkpoint::save(folder, network, &run.header, &run.weights)?;
         if (epoch + 1).is_multiple_of(train.eval_epochs) || epoch + 1 == train.epochs {
             let start = Instant::now();
-            if let Some((loss, scores)) = evaluate_run(network, run, &data.dev) {
-                report.evaluation(&run.header.progress, loss, &scores, start.elapsed())?;
+            if let Some(quality) = evaluate_run(network, run, &data.dev) {
+                report.evaluation(&run.header.progress, &quality, start.elapsed())?;
             }
         }
     }
@@ -166,12 +166,8 @@ fn slices(
     (0..train.workers).map(slice).collect()
 }
 
-/// Loss and error rates of the averaged weights on held-out pairs; nothing where there is no pair.
-pub fn evaluate_run(
-    network: &Network,
-    run: &Checkpoint,
-    held_out: &HeldOut,
-) -> Option<(f64, Scores)> {
+/// How good the averaged weights are on held-out pairs; nothing where there is no pair.
+pub fn evaluate_run(network: &Network, run: &Checkpoint, held_out: &HeldOut) -> Option<Quality> {
     let tokenizers = (&run.header.source, &run.header.target);
     let threads = run.header.config.train.workers;
     held_out.evaluate(network, &run.weights.ema, tokenizers, threads)

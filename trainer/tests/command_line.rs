@@ -43,6 +43,51 @@ fn bad_pairs_are_named_by_file_and_line() {
 }
 
 #[test]
+fn labels_and_texts_that_do_not_fit_are_named_by_file_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bad, out) = (folder.path().join("bad.tsv"), folder.path().join("run"));
+    for (family, text, expected) in [
+        ("tagger", "ab\tX Y\nab\tX Y X\n", "bad.tsv: line 2: 3 labels for 2 symbols"),
+        ("classifier", "ab\tX\nb\tX Y\n", "bad.tsv: line 2: 2 labels, a classifier's text has one"),
+        ("classifier", "ab\tX\nb\tX\n", "there must be two different labels"),
+        ("decoder-only", "ab\nab\tX\n", "bad.tsv: line 2: a tab, but a decoder-only model"),
+        ("decoder-only", "\n\n", "bad.tsv: no pair"),
+    ] {
+        std::fs::write(&bad, text).unwrap();
+        let mut command = trainer(&["--family", family]);
+        command.arg("--data").arg(&bad).arg("--dev").arg(&bad).arg("--out").arg(&out);
+        fails(command, expected);
+        assert!(!out.exists(), "nothing may be left behind");
+    }
+}
+
+#[test]
+fn a_dry_run_shows_the_size_of_a_config_and_makes_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, out) = (folder.path().join("x.json"), folder.path().join("run"));
+    let stack = r#"{"n_layers": 2, "n_heads": 4, "d_ff": 256}"#;
+    let json = format!(
+        r#"{{"model": {{"source_vocab": 1000, "target_vocab": 1000, "d_model": 64, "norm": "post",
+        "final_norm": false, "output": "untied-bias", "encoder": {stack}, "decoder": {stack}}}}}"#
+    );
+    std::fs::write(&config, json).unwrap();
+    let mut command = trainer(&["--dry-run"]);
+    command.arg("--config").arg(&config).arg("--out").arg(&out);
+    let output = command.output().unwrap();
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("\nparameters      426472\n"), "{said}");
+    assert!(said.contains("\nvocabularies    1000 source, 1000 target\n"), "{said}");
+    let line = said.lines().find(|line| line.starts_with("source_embedding.weight")).unwrap();
+    assert!(line.ends_with("1000x64       64000"), "{line}");
+    assert!(!out.exists());
+    std::fs::write(&config, r#"{"model": {"d_modl": 64}}"#).unwrap();
+    let mut command = trainer(&["--dry-run"]);
+    command.arg("--config").arg(&config);
+    fails(command, "x.json: no field is `model.d_modl`");
+}
+
+#[test]
 fn places_that_cannot_be_written_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let pairs = write_pairs(folder.path());

@@ -3,27 +3,38 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
+use model_format::config::Family;
 use model_format::header::MAGIC;
 
+use crate::checkpoint::{self, Header};
 use crate::config::RunConfig;
+use crate::data::batch::Example;
 use crate::data::corpus::{self, Pair};
 use crate::data::split;
+use crate::data::tasks::Task;
 use crate::device;
-use crate::evaluate::{self, References, Scores};
+use crate::engine::sanity::family_name;
+use crate::evaluate::{
+    self, FamilyScores, HeldOut, LabelQuality, LabelScores, LanguageQuality, References, Scores,
+};
 use crate::model::TrainedModel;
 
-/// Scores a checkpoint or an exported file on pairs of texts.
+/// Scores a checkpoint or an exported file on texts that it has not seen.
 #[derive(ClapArgs)]
 pub struct Args {
     /// An exported file, a run's folder, or a checkpoint file.
     model: PathBuf,
-    /// Pairs to score on, `source<TAB>target` lines; lines of one source are its references
-    /// [default: the test side of the bundled dictionary].
+    /// What to score on, in the form of what the model learned from; lines of one source are its
+    /// references [default: the test side of the task].
     #[arg(long, value_name = "TSV")]
     data: Option<PathBuf>,
-    /// Write `source<TAB>output` lines here.
+    /// Which of the bundled dictionary's tasks [default: the run's own, or g2p].
+    #[arg(long, value_enum, conflicts_with = "data")]
+    task: Option<Task>,
+    /// Write `source<TAB>output` lines here; of a language model, the first half of each text and how
+    /// the model goes on with it.
     #[arg(long, value_name = "TSV")]
     outputs: Option<PathBuf>,
     /// Threads to decode with.
@@ -33,41 +44,68 @@ pub struct Args {
 
 /// What one model gave.
 struct Evaluated {
-    references: References,
+    /// What was given for each output.
+    texts: Vec<String>,
     outputs: Vec<Vec<String>>,
     separator: &'static str,
+    scores: FamilyScores,
     /// Per target token; an exported file has none.
     loss: Option<f64>,
-    words_per_second: f64,
+    texts_per_second: f64,
 }
 
 /// Evaluates.
 pub fn run(args: &Args) -> Result<()> {
-    let pairs = match &args.data {
-        Some(path) => corpus::read_tsv(path)?,
-        None => split::load(&RunConfig::default().data)?.test,
-    };
     let evaluated = match is_exported(&args.model)? {
-        true => exported(args, &pairs)?,
-        false => checkpoint(args, &pairs)?,
+        true => exported(args)?,
+        false => checkpoint(args)?,
     };
-    let Evaluated { references, outputs, separator, loss, words_per_second } = evaluated;
     if let Some(path) = &args.outputs {
-        let lines = references.sources.iter().zip(&outputs);
-        let text: String = lines.map(|(s, o)| format!("{s}\t{}\n", o.join(separator))).collect();
-        crate::checkpoint::write_atomically(path, text.as_bytes())?;
+        let lines = evaluated.texts.iter().zip(&evaluated.outputs);
+        let line = |(text, output): (&String, &Vec<String>)| {
+            format!("{text}\t{}\n", output.join(evaluated.separator))
+        };
+        let text: String = lines.map(line).collect();
+        checkpoint::write_atomically(path, text.as_bytes())?;
     }
-    let Scores { words, wer, per, wer_no_stress, per_no_stress } = references.score(&outputs);
-    println!("words           {words}");
+    print(&evaluated);
+    Ok(())
+}
+
+fn print(evaluated: &Evaluated) {
+    let Evaluated { scores, loss, texts_per_second, texts, .. } = evaluated;
+    println!("words           {}", texts.len());
     if let Some(loss) = loss {
         println!("loss            {loss:.4} per target token");
     }
-    println!("WER             {:.2}%", 100.0 * wer);
-    println!("PER             {:.2}%", 100.0 * per);
-    println!("WER, no stress  {:.2}%", 100.0 * wer_no_stress);
-    println!("PER, no stress  {:.2}%", 100.0 * per_no_stress);
-    println!("words/s         {words_per_second:.0}");
-    Ok(())
+    match scores {
+        FamilyScores::Texts(Scores { wer, per, wer_no_stress, per_no_stress, .. }) => {
+            println!("WER             {:.2}%", 100.0 * wer);
+            println!("PER             {:.2}%", 100.0 * per);
+            println!("WER, no stress  {:.2}%", 100.0 * wer_no_stress);
+            println!("PER, no stress  {:.2}%", 100.0 * per_no_stress);
+        }
+        FamilyScores::Labels(LabelQuality { scores, majority, by_symbol }) => {
+            println!("{:<16}{:>8}{:>16}", "right", "labels", "whole texts");
+            for (name, scores) in [
+                ("the model", &Some(*scores)),
+                ("majority label", majority),
+                ("  by symbol", by_symbol),
+            ] {
+                if let Some(LabelScores { label_accuracy, text_accuracy, .. }) = scores {
+                    let [labels, texts] = [label_accuracy, text_accuracy].map(|s| 100.0 * s);
+                    println!("{name:<16}{labels:>7.2}%{texts:>15.2}%");
+                }
+            }
+        }
+        FamilyScores::Language(LanguageQuality { perplexity, baseline }) => {
+            println!("perplexity      {perplexity:.3} per symbol, end included");
+            if let Some(baseline) = baseline {
+                println!("  of frequency  {baseline:.3}");
+            }
+        }
+    }
+    println!("words/s         {texts_per_second:.0}");
 }
 
 /// Whether the file begins as exported ones do.
@@ -79,38 +117,95 @@ fn is_exported(path: &Path) -> Result<bool> {
     Ok(bytes.starts_with(&MAGIC))
 }
 
-fn exported(args: &Args, pairs: &[Pair]) -> Result<Evaluated> {
+/// What to score a model of `family` on; `task` is that of its run.
+fn pairs(args: &Args, family: Family, task: Task) -> Result<Vec<Pair>> {
+    if let Some(path) = &args.data {
+        return corpus::read(path, family);
+    }
+    let task = args.task.unwrap_or(task);
+    ensure!(
+        task.family() == family,
+        "the task {task:?} is not for a {}: choose another --task, or --data",
+        family_name(family)
+    );
+    Ok(split::load(&RunConfig::of_task(task).data, family)?.test)
+}
+
+fn exported(args: &Args) -> Result<Evaluated> {
     let file = device::read(&args.model)?;
     let model = device::check(&file).with_context(|| args.model.display().to_string())?;
+    let family = model.config().family;
+    ensure!(
+        family != Family::DecoderOnly,
+        "an exported file tells no perplexity: evaluate the checkpoint that it was made from"
+    );
     let splitting = device::target_splitting(&model);
-    let references = References::split(pairs, &splitting);
+    let pairs = pairs(args, family, Task::default())?;
+    let references = References::split(&pairs, &splitting);
     let evaluation = device::evaluate(model, &references.sources, args.threads)?;
+    let scores = match family {
+        Family::Tagger | Family::Classifier => {
+            let scores = LabelScores::of(&references, &evaluation.outputs);
+            FamilyScores::Labels(LabelQuality::new(scores))
+        }
+        _ => FamilyScores::Texts(references.score(&evaluation.outputs)),
+    };
     Ok(Evaluated {
-        references,
+        texts: references.sources,
         outputs: evaluation.outputs,
         separator: splitting.separator(),
+        scores,
         loss: None,
-        words_per_second: evaluation.texts_per_second,
+        texts_per_second: evaluation.texts_per_second,
     })
 }
 
-fn checkpoint(args: &Args, pairs: &[Pair]) -> Result<Evaluated> {
-    let model = TrainedModel::load(&args.model)?;
-    let limits = corpus::Limits {
-        source: usize::from(model.config().max_source_len) - 1,
-        target: usize::from(model.config().max_target_len) - 1,
+fn checkpoint(args: &Args) -> Result<Evaluated> {
+    let run = checkpoint::load(&args.model)?;
+    let header = run.header.clone();
+    let model = TrainedModel::from_checkpoint(run)?;
+    let tokenizers = (&model.source, &model.target);
+    let family = model.config().family;
+    let pairs = pairs(args, family, header.config.data.task)?;
+    let train = training_examples(&header, family);
+    let held_out = HeldOut::new(&pairs, tokenizers, &model.network, &train)?;
+    let texts = match family {
+        Family::DecoderOnly => held_out.examples.iter().map(|e| first_half(e, &model)).collect(),
+        _ => held_out.references.sources.clone(),
     };
-    let examples = corpus::encode(pairs, &model.source, &model.target, limits)?;
-    let loss = evaluate::loss(&model.network, &model.params, &examples, args.threads);
-    let references = References::new(pairs, &model.target);
     let start = Instant::now();
-    let outputs = model.transcribe(&references.sources, args.threads);
+    let outputs = model.transcribe(&texts, args.threads);
     let seconds = start.elapsed().as_secs_f64();
+    let loss = evaluate::loss(&model.network, &model.params, &held_out.examples, args.threads);
     Ok(Evaluated {
-        words_per_second: references.sources.len() as f64 / seconds,
-        references,
+        texts_per_second: texts.len() as f64 / seconds,
+        scores: match family {
+            Family::DecoderOnly => held_out.language(loss),
+            _ => held_out.judge(family, &outputs, tokenizers),
+        },
+        texts,
         outputs,
         separator: model.target.separator(),
         loss: Some(loss),
     })
+}
+
+/// What a run was trained on, for the baseline; nothing where its family has none, or where its pairs
+/// cannot be read any more.
+fn training_examples(header: &Header, family: Family) -> Vec<Example> {
+    if family == Family::EncoderDecoder {
+        return Vec::new();
+    }
+    let examples = split::load(&header.config.data, family).and_then(|split| {
+        corpus::encode(&split.train, (&header.source, &header.target), &header.config.model)
+    });
+    examples.unwrap_or_else(|error| {
+        eprintln!("no baseline: {error:#}");
+        Vec::new()
+    })
+}
+
+/// The first half of a text's symbols, at least one.
+fn first_half(example: &Example, model: &TrainedModel) -> String {
+    model.target.decode(&example.target[..example.target.len().div_ceil(2)])
 }

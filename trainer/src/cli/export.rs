@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
     let pairs = match (&args.calibration, precision) {
         (Some(path), _) => corpus::read_tsv(path)?,
         (None, Precision::FixedPoint) => {
-            split::load(&checkpoint.header.config.data)
+            split::load(&checkpoint.header.config.data, checkpoint.header.config.model.family)
                 .context("reading the run's training pairs; --calibration names others")?
                 .train
         }

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod choices;
 mod eval;
 mod export;
 mod import;
@@ -7,6 +8,7 @@ mod inspect;
 mod options;
 mod quick;
 mod run;
+mod summary;
 mod train;
 
 use anyhow::Result;

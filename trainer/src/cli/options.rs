@@ -1,12 +1,16 @@
 //! Options of a run: every one overrides the value of `--config`, or the default.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
-use model_format::config::{NormPlace, Output, Positions};
+use clap::Args;
+use serde_json::Value;
 
-use crate::config::RunConfig;
+use super::choices::{
+    ActivationOption, FamilyOption, NormOption, OutputOption, PositionsOption, SourceFrameOption,
+};
+use crate::config::{RunConfig, with_family};
+use crate::data::tasks::Task;
 use crate::data::tokenizer::Unit;
 use crate::optimizer::ScheduleKind;
 
@@ -14,16 +18,20 @@ use crate::optimizer::ScheduleKind;
 #[derive(Args, Default)]
 #[command(next_help_heading = "Data")]
 pub struct DataOptions {
-    /// Pairs to train on, `source<TAB>target` lines [default: the bundled dictionary].
+    /// What is learned from the bundled dictionary, by a small model made for it [default: g2p].
+    #[arg(long, value_enum, conflicts_with_all = ["config", "data"])]
+    task: Option<Task>,
+    /// Pairs to train on, `source<TAB>target` lines, where a target is a text, a label, or a label for
+    /// every source symbol; for a decoder-only model one text a line [default: the bundled dictionary].
     #[arg(long, value_name = "TSV")]
     data: Option<PathBuf>,
     /// Held-out pairs [default: one source in twenty of the training pairs].
     #[arg(long, value_name = "TSV")]
     dev: Option<PathBuf>,
-    /// What a source symbol is [default: character].
+    /// What a source symbol is; a decoder-only model has target symbols alone [default: character].
     #[arg(long, value_enum)]
     source_unit: Option<Unit>,
-    /// What a target symbol is [default: word].
+    /// What a target symbol or a label is [default: word].
     #[arg(long, value_enum)]
     target_unit: Option<Unit>,
     /// Whether source text is lower-cased [default: true].
@@ -37,43 +45,14 @@ pub struct DataOptions {
     stress: Option<bool>,
 }
 
-/// Where LayerNorm stands.
-#[derive(Clone, Copy, ValueEnum)]
-enum NormOption {
-    /// Before each sublayer.
-    Pre,
-    /// After each residual sum.
-    Post,
-}
-
-/// How positions enter.
-#[derive(Clone, Copy, ValueEnum)]
-enum PositionsOption {
-    /// Sine at even and cosine at odd columns.
-    SinusoidalInterleaved,
-    /// Sines, then cosines.
-    SinusoidalHalves,
-    /// One learned row per position.
-    Learned,
-}
-
-/// Where the output takes its weights from.
-#[derive(Clone, Copy, ValueEnum)]
-enum OutputOption {
-    /// The target embedding.
-    Tied,
-    /// The target embedding, with a bias of its own.
-    TiedBias,
-    /// A matrix of its own.
-    Untied,
-    /// A matrix of its own, with bias.
-    UntiedBias,
-}
-
 /// The architecture.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Architecture")]
 pub struct ModelOptions {
+    /// Which stacks there are; a decoder or an encoder that is not there has no sizes
+    /// [default: encoder-decoder].
+    #[arg(long, value_enum)]
+    family: Option<FamilyOption>,
     /// Width of the residual stream [default: 80].
     #[arg(long, value_name = "N")]
     d_model: Option<u16>,
@@ -95,10 +74,10 @@ pub struct ModelOptions {
     /// Inner size of the decoder's feed-forward [default: 160].
     #[arg(long, value_name = "N")]
     decoder_d_ff: Option<u16>,
-    /// Most source ids, end id included [default: 32].
+    /// Most source ids, those of the frame included [default: 32].
     #[arg(long, value_name = "N")]
     max_source_len: Option<u16>,
-    /// Most target ids, end id included [default: 32].
+    /// Most target ids, end id and prompt included [default: 32].
     #[arg(long, value_name = "N")]
     max_target_len: Option<u16>,
     /// Where LayerNorm stands [default: pre].
@@ -113,6 +92,18 @@ pub struct ModelOptions {
     /// Where the output takes its weights from [default: tied].
     #[arg(long, value_enum)]
     output: Option<OutputOption>,
+    /// Whether source and target have one embedding and one vocabulary [default: false].
+    #[arg(long, value_name = "BOOL")]
+    shared_embedding: Option<bool>,
+    /// Whether embeddings are multiplied by the root of d_model [default: true].
+    #[arg(long, value_name = "BOOL")]
+    scale_embedding: Option<bool>,
+    /// What stands around the symbols of a source [default: end].
+    #[arg(long, value_enum)]
+    source_frame: Option<SourceFrameOption>,
+    /// The feed-forward's non-linearity [default: relu].
+    #[arg(long, value_enum)]
+    activation: Option<ActivationOption>,
     /// LayerNorm's epsilon [default: 1e-5].
     #[arg(long, value_name = "N")]
     layer_norm_eps: Option<f32>,
@@ -187,7 +178,7 @@ pub struct TrainOptions {
 /// All options that a [`RunConfig`] comes from.
 #[derive(Args, Default)]
 pub struct RunOptions {
-    /// Start from this JSON, as a run's `config.json` has it.
+    /// Start from this JSON, as a run's `config.json` has it; what it leaves out has its default.
     #[arg(long, value_name = "JSON")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -209,12 +200,8 @@ impl RunOptions {
     /// The config that the options describe; vocabulary sizes come later, from the data.
     pub fn config(&self) -> Result<RunConfig> {
         let mut config = match &self.config {
-            None => RunConfig::default(),
-            Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("reading {}", path.display()))?;
-                serde_json::from_str(&text).with_context(|| path.display().to_string())?
-            }
+            None => RunConfig::of_task(self.data.task.unwrap_or_default()),
+            Some(path) => read(path).with_context(|| path.display().to_string())?,
         };
         self.data.apply(&mut config);
         self.model.apply(&mut config);
@@ -224,12 +211,45 @@ impl RunOptions {
     }
 }
 
+/// A config from a JSON file; what it leaves out has its default.
+fn read(path: &Path) -> Result<RunConfig> {
+    let text = std::fs::read_to_string(path)?;
+    let mut config = serde_json::to_value(RunConfig::default())?;
+    overlay(&mut config, serde_json::from_str(&text)?, "")?;
+    Ok(serde_json::from_value(config)?)
+}
+
+/// Fields that a config has only where they are not the default.
+const OPTIONAL: [&str; 1] = [".data.task"];
+
+/// Puts `values` over those of `config`, object by object; `name` is where they stand.
+fn overlay(config: &mut Value, values: Value, name: &str) -> Result<()> {
+    match (config, values) {
+        (Value::Object(config), Value::Object(values)) => {
+            for (key, value) in values {
+                let name = format!("{name}.{key}");
+                if OPTIONAL.contains(&name.as_str()) {
+                    config.insert(key, value);
+                    continue;
+                }
+                let field = config.get_mut(&key);
+                let field = field.with_context(|| format!("no field is `{}`", &name[1..]))?;
+                overlay(field, value, &name)?;
+            }
+        }
+        (config, value) => *config = value,
+    }
+    Ok(())
+}
+
 impl DataOptions {
     fn apply(&self, config: &mut RunConfig) {
         let data = &mut config.data;
         if self.data.is_some() {
             // Held-out pairs of another file would not belong to these.
             (data.train, data.dev) = (self.data.clone(), None);
+            // Nor would the sizes of their vocabularies.
+            (config.model.source_vocab, config.model.target_vocab) = (0, 0);
         }
         if self.dev.is_some() {
             data.dev = self.dev.clone();
@@ -244,6 +264,9 @@ impl DataOptions {
 
 impl ModelOptions {
     fn apply(&self, config: &mut RunConfig) {
+        if let Some(family) = self.family {
+            config.model = with_family(config.model, family.into());
+        }
         let model = &mut config.model;
         set(&mut model.d_model, self.d_model);
         set(&mut model.encoder.n_layers, self.encoder_layers);
@@ -256,24 +279,13 @@ impl ModelOptions {
         set(&mut model.max_target_len, self.max_target_len);
         set(&mut model.final_norm, self.final_norm);
         set(&mut model.layer_norm_eps, self.layer_norm_eps);
-        let norm = self.norm.map(|norm| match norm {
-            NormOption::Pre => NormPlace::Pre,
-            NormOption::Post => NormPlace::Post,
-        });
-        set(&mut model.norm, norm);
-        let positions = self.positions.map(|positions| match positions {
-            PositionsOption::SinusoidalInterleaved => Positions::SinusoidalInterleaved,
-            PositionsOption::SinusoidalHalves => Positions::SinusoidalHalves,
-            PositionsOption::Learned => Positions::Learned,
-        });
-        set(&mut model.positions, positions);
-        let output = self.output.map(|output| match output {
-            OutputOption::Tied => Output::Tied,
-            OutputOption::TiedBias => Output::TiedBias,
-            OutputOption::Untied => Output::Untied,
-            OutputOption::UntiedBias => Output::UntiedBias,
-        });
-        set(&mut model.output, output);
+        set(&mut model.shared_embedding, self.shared_embedding);
+        set(&mut model.scale_embedding, self.scale_embedding);
+        set(&mut model.source_frame, self.source_frame.map(Into::into));
+        set(&mut model.activation, self.activation.map(Into::into));
+        set(&mut model.norm, self.norm.map(Into::into));
+        set(&mut model.positions, self.positions.map(Into::into));
+        set(&mut model.output, self.output.map(Into::into));
     }
 }
 
@@ -306,6 +318,7 @@ impl TrainOptions {
 #[cfg(test)]
 mod tests {
     use clap::{Command, FromArgMatches};
+    use model_format::config::{Output, StackConfig};
 
     use super::*;
 
@@ -358,5 +371,57 @@ mod tests {
             let error = parse(&[&format!("--{option}"), value]).unwrap_err().to_string();
             assert!(error.starts_with(&option.replace('-', "_")), "--{option} {value}: {error}");
         }
+    }
+
+    #[test]
+    fn a_config_may_leave_fields_out_but_may_not_invent_any() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.json");
+        let with = |json: &str| {
+            std::fs::write(&path, json).unwrap();
+            parse(&["--config", path.to_str().unwrap()])
+        };
+        let config = with(r#"{"model": {"d_model": 12, "encoder": {"n_layers": 2}}}"#).unwrap();
+        let mut expected = RunConfig::default();
+        (expected.model.d_model, expected.model.encoder.n_layers) = (12, 2);
+        assert_eq!(config, expected);
+        let stress = RunConfig::of_task(Task::Stress);
+        assert_eq!(with(&serde_json::to_string(&stress).unwrap()).unwrap(), stress);
+        let error = format!("{:#}", with(r#"{"model": {"d_mdoel": 12}}"#).unwrap_err());
+        assert!(error.ends_with("x.json: no field is `model.d_mdoel`"), "{error}");
+    }
+
+    #[test]
+    fn a_family_brings_and_drops_stacks() {
+        let data = ["--data", "x.tsv", "--family"];
+        let of = |family: &str, more: &[&str]| parse(&[&data, &[family][..], more].concat());
+        let tagger = of("tagger", &["--encoder-layers", "2"]).unwrap().model;
+        assert_eq!((tagger.encoder.n_layers, tagger.decoder), (2, StackConfig::NONE));
+        assert_eq!((tagger.output, tagger.max_target_len), (Output::UntiedBias, 0));
+        let language = of("decoder-only", &[]).unwrap().model;
+        assert_eq!((language.encoder, language.max_source_len), (StackConfig::NONE, 0));
+        assert_eq!(language.output, Output::Tied);
+        for (family, option, value, expected) in [
+            ("tagger", "--encoder-layers", "0", "encoder.n_layers is 0"),
+            ("tagger", "--decoder-layers", "2", "decoder.n_layers is 2: a tagger has no decoder"),
+            (
+                "classifier",
+                "--output",
+                "tied",
+                "output is Tied: a classifier has no target embedding",
+            ),
+            (
+                "decoder-only",
+                "--encoder-d-ff",
+                "9",
+                "encoder.d_ff is 9: a decoder-only model has no encoder",
+            ),
+            ("decoder-only", "--shared-embedding", "true", "shared_embedding needs an encoder"),
+        ] {
+            let error = of(family, &[option, value]).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let error = parse(&["--family", "tagger"]).unwrap_err().to_string();
+        assert!(error.starts_with("family: the task G2p of the bundled dictionary"), "{error}");
     }
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 
 use super::options::RunOptions;
+use super::summary;
 use crate::backend::Device;
 use crate::session::{Session, free_folder};
 
@@ -24,6 +25,9 @@ pub struct Args {
         conflicts_with_all = ["out", "config", "DataOptions", "ModelOptions", "TrainOptions"]
     )]
     resume: Option<PathBuf>,
+    /// Show the model's size and tensors, and stop there.
+    #[arg(long, conflicts_with = "resume")]
+    dry_run: bool,
     /// What to train on; the result is the same but for rounding.
     #[arg(long, value_enum, default_value_t)]
     device: Device,
@@ -33,6 +37,10 @@ pub struct Args {
 
 /// `trainer train`.
 pub fn run(args: &Args) -> Result<()> {
+    if args.dry_run {
+        print!("{}", summary::dry_run(args.options.config()?)?);
+        return Ok(());
+    }
     let mut session = match &args.resume {
         Some(folder) => Session::resume(folder)?,
         None => {

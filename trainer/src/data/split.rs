@@ -1,8 +1,8 @@
 //! Training, development and test side, divided by source.
 
 use anyhow::{Result, ensure};
+use model_format::config::Family;
 
-use super::cmudict;
 use super::corpus::{self, Pair};
 use crate::config::DataConfig;
 use crate::rng;
@@ -21,16 +21,17 @@ pub struct Split {
     pub test: Vec<Pair>,
 }
 
-/// Reads what a config names: the bundled dictionary, one file to divide, or a file for each side.
-pub fn load(config: &DataConfig) -> Result<Split> {
+/// Reads what a config names for a model of `family`: pairs of the bundled dictionary, one file to
+/// divide, or a file for each side.
+pub fn load(config: &DataConfig, family: Family) -> Result<Split> {
     let split = match (&config.train, &config.dev) {
-        (None, None) => by_hash(cmudict::load(config.stress)?),
+        (None, None) => by_hash(config.task.pairs(config.stress)?),
         (Some(train), Some(dev)) => {
-            let (train, dev) = (corpus::read_tsv(train)?, corpus::read_tsv(dev)?);
+            let (train, dev) = (corpus::read(train, family)?, corpus::read(dev, family)?);
             Split { train, dev, test: Vec::new() }
         }
         (Some(all), None) => {
-            let Split { mut train, dev, test } = by_hash(corpus::read_tsv(all)?);
+            let Split { mut train, dev, test } = by_hash(corpus::read(all, family)?);
             train.extend(test);
             Split { train, dev, test: Vec::new() }
         }
@@ -40,11 +41,13 @@ pub fn load(config: &DataConfig) -> Result<Split> {
     Ok(split)
 }
 
-/// Divides pairs by a hash of the source, so that all targets of a source are on one side.
+/// Divides pairs by a hash of the source, so that all targets of a source are on one side; texts
+/// without a source are divided by themselves.
 fn by_hash(pairs: Vec<Pair>) -> Split {
     let mut split = Split::default();
     for pair in pairs {
-        let side = match rng::key(&[rng::fnv1a(pair.source.as_bytes())]) % PARTS {
+        let text = if pair.source.is_empty() { &pair.target } else { &pair.source };
+        let side = match rng::key(&[rng::fnv1a(text.as_bytes())]) % PARTS {
             0 => &mut split.dev,
             1 => &mut split.test,
             _ => &mut split.train,
@@ -59,11 +62,18 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    use crate::data::tasks::Task;
+
     #[test]
     fn no_word_of_the_dictionary_is_on_two_sides() {
-        let split = by_hash(cmudict::load(true).unwrap());
-        let words =
-            |pairs: &[Pair]| pairs.iter().map(|p| p.source.clone()).collect::<BTreeSet<_>>();
+        for task in [Task::G2p, Task::Stress, Task::Syllables, Task::Words] {
+            divides_well(by_hash(task.pairs(true).unwrap()));
+        }
+    }
+
+    fn divides_well(split: Split) {
+        let text = |p: &Pair| if p.source.is_empty() { &p.target } else { &p.source }.clone();
+        let words = |pairs: &[Pair]| pairs.iter().map(text).collect::<BTreeSet<_>>();
         let (train, dev, test) = (words(&split.train), words(&split.dev), words(&split.test));
         assert!(train.is_disjoint(&dev) && train.is_disjoint(&test) && dev.is_disjoint(&test));
         let all = train.len() + dev.len() + test.len();

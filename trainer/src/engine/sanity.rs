@@ -22,12 +22,10 @@ pub fn check(config: &ModelConfig) -> Result<()> {
     Ok(())
 }
 
-/// As [`check`], where vocabularies are not known yet (0).
+/// As [`check`], before the vocabularies are known.
 pub fn check_without_vocabularies(config: &ModelConfig) -> Result<()> {
-    let or_any = |vocab: u16, is_there: bool| if is_there && vocab == 0 { u16::MAX } else { vocab };
-    let source_vocab = or_any(config.source_vocab, config.has_encoder());
-    let target_vocab = or_any(config.target_vocab, true);
-    check(&ModelConfig { source_vocab, target_vocab, ..*config })
+    let source_vocab = if config.has_encoder() { u16::MAX } else { 0 };
+    check(&ModelConfig { source_vocab, target_vocab: u16::MAX, ..*config })
 }
 
 /// The family, for the reader.
