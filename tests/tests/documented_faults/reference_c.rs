@@ -5,7 +5,7 @@ use model_format::AlignedBytes;
 use model_format::config::{ModelConfig, NormPlace};
 use runtime::{EncodeError, FixedModel, GenerateOptions, RunError, Session};
 use trainer::data::batch::{Example, Pairs};
-use trainer::data::corpus::{self, Limits, Pair};
+use trainer::data::corpus::{self, Pair};
 use trainer::data::tokenizer::{Splitting, Tokenizer, Unit};
 use trainer::engine::attention::{Columns, Shape, Span, Tiles, attend};
 use trainer::engine::dropout::Place;
@@ -262,7 +262,6 @@ fn a_source_longer_than_the_position_table_is_refused_with_both_numbers() {
     let source = Tokenizer::build(splitting(Unit::Character), ["a"]).expect("a vocabulary");
     let target = Tokenizer::build(splitting(Unit::Word), ["A"]).expect("a vocabulary");
     let pair = Pair { source: "a".repeat(17), target: "A".into(), line: 3 };
-    let limits = Limits { source: 16, target: 13 };
-    let error = corpus::encode(&[pair], &source, &target, limits).expect_err("too long");
+    let error = corpus::encode(&[pair], (&source, &target), &small()).expect_err("too long");
     assert_eq!(error.to_string(), "line 3: the source has 17 symbols, the limit is 16");
 }
