@@ -4,10 +4,12 @@
 //!
 //! ```text
 //! reference_a, reference_b, reference_c   the tests, by document
+//!   beams                                   beam search, defined and kept
 //!   networks                                small networks, their files and what they answer
 //!   naive                                   the definition in nested loops: the judge
 //! ```
 
+mod beams;
 mod naive;
 mod networks;
 mod reference_a;

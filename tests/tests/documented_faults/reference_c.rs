@@ -1,9 +1,11 @@
 //! C, the architecture article.
 
+use std::collections::BTreeSet;
+
 use candle_core::DType;
 use model_format::AlignedBytes;
 use model_format::config::{ModelConfig, NormPlace};
-use runtime::{EncodeError, FixedModel, GenerateOptions, RunError, Session};
+use runtime::{EncodeError, FixedModel, GenerateOptions, RunError, Session, q16};
 use trainer::data::batch::{Example, Pairs};
 use trainer::data::corpus::{self, Pair};
 use trainer::data::tokenizer::{Splitting, Tokenizer, Unit};
@@ -14,6 +16,7 @@ use trainer::optimizer::{Schedule, ScheduleKind};
 use trainer::rng;
 use trainer::workers::Slice;
 
+use super::beams::{Output, Search, defined, kept, same};
 use super::naive::{Rows, attention};
 use super::networks::{
     PRECISIONS, Uneven, Weighted, architectures, examples, generate_as, near, small, sources,
@@ -264,4 +267,95 @@ fn a_source_longer_than_the_position_table_is_refused_with_both_numbers() {
     let pair = Pair { source: "a".repeat(17), target: "A".into(), line: 3 };
     let error = corpus::encode(&[pair], (&source, &target), &small()).expect_err("too long");
     assert_eq!(error.to_string(), "line 3: the source has 17 symbols, the limit is 16");
+}
+
+/// Sources whose beams end at different steps.
+fn branching() -> (Weighted, Vec<Vec<u32>>) {
+    let Uneven { weighted, mut sources, .. } = uneven();
+    sources.truncate(8);
+    (weighted, sources)
+}
+
+/// C's beam search crashes at its first step with more than one beam, where all beams would be copies
+/// of each other; here it begins with one hypothesis and gives as many different ones as asked for.
+#[test]
+fn more_than_one_beam_works_from_the_first_step() {
+    let (w, sources) = branching();
+    for beams in [1, 2, 3, 5] {
+        for max_len in [1, 2, 14] {
+            let search = Search { beams, n_best: beams, length_penalty: q16!(0.6), max_len };
+            for source in &sources[..4] {
+                let outputs = kept(&w, source, search);
+                assert!(same(&outputs, &defined(&w, source, search)), "{outputs:?}");
+                let different: BTreeSet<_> = outputs.iter().map(|o| (&o.ids, o.ended)).collect();
+                assert_eq!(different.len(), usize::from(beams), "{outputs:?}");
+                if (beams, max_len) == (1, 14) {
+                    assert_eq!(outputs[0].ids, w.greedy_alone(source).0);
+                }
+            }
+        }
+    }
+}
+
+/// When a beam of C ends, its beams shrink, but neither scores nor memory do, so the rest go on with
+/// the numbers of others; here every beam that goes on has the score of its own ids.
+#[test]
+fn a_finished_beam_keeps_scores_and_caches_of_the_others() {
+    let (w, sources) = branching();
+    let search = Search { beams: 4, n_best: 4, length_penalty: q16!(0.0), max_len: 14 };
+    let mut after_an_end = 0;
+    for source in &sources {
+        let outputs = kept(&w, source, search);
+        let first_end = outputs.iter().filter(|o| o.ended).map(|o| o.ids.len()).min();
+        for Output { ids, score, ended } in &outputs {
+            let mut wanted: Vec<usize> = ids.iter().map(|&id| id as usize).collect();
+            wanted.extend(ended.then_some(2));
+            let rows = w.naive_steps(source, ids);
+            let log_prob = |(row, id): (&Vec<f64>, &usize)| {
+                row[*id] - row.iter().map(|x| x.exp()).sum::<f64>().ln()
+            };
+            let sum: f64 = rows.iter().zip(&wanted).map(log_prob).sum();
+            assert!((sum - score).abs() < 1e-3, "{ids:?}: {score}, not {sum}");
+            after_an_end += u32::from(first_end.is_some_and(|first| ids.len() > first));
+        }
+    }
+    assert!(after_an_end > 8, "outputs that went on when another had ended: {after_an_end}");
+}
+
+/// C stacks its hypotheses to a tensor, which fails when their lengths differ; here they are ranked by
+/// what their length makes of their probability.
+#[test]
+fn hypotheses_of_unequal_length_are_compared() {
+    let (w, sources) = branching();
+    let mut unequal = 0;
+    let mut orders = BTreeSet::new();
+    for source in &sources {
+        for length_penalty in [q16!(0.0), q16!(1.0), q16!(2.0)] {
+            let search = Search { beams: 5, n_best: 5, length_penalty, max_len: 14 };
+            let outputs = kept(&w, source, search);
+            assert!(same(&outputs, &defined(&w, source, search)), "{outputs:?}");
+            assert!(outputs.is_sorted_by(|a, b| a.score >= b.score));
+            let lengths: BTreeSet<_> = outputs.iter().map(|o| o.ids.len()).collect();
+            unequal += u32::from(lengths.len() > 2);
+            orders.insert((source, outputs[0].ids.clone()));
+        }
+    }
+    assert!(unequal > 6, "{unequal}");
+    assert!(orders.len() > sources.len(), "the penalty decides somewhere");
+}
+
+/// C asks for more candidates than there are ids and crashes; here a beam wider than the vocabulary finds
+/// the best of all outputs there are.
+#[test]
+fn a_beam_wider_than_the_vocabulary_works() {
+    let (w, sources) = branching();
+    let wide = Search { beams: 200, n_best: 200, length_penalty: q16!(0.5), max_len: 2 };
+    for source in &sources {
+        let outputs = kept(&w, source, wide);
+        // The end alone, or ten other symbols, each followed by the end or by another.
+        assert_eq!(outputs.len(), 1 + 10 * 11);
+        assert!(same(&outputs, &defined(&w, source, wide)));
+        let narrow = Search { n_best: 1, beams: 30, max_len: 4, ..wide };
+        assert!(same(&kept(&w, source, narrow), &defined(&w, source, narrow)));
+    }
 }
