@@ -8,6 +8,7 @@ use model_format::config::NormPlace;
 use model_format::directory::{DecoderSlot, Slot};
 use model_format::formats::{ActivationSlot, DecoderActivation};
 
+use crate::align::Align;
 use crate::arena::Carver;
 use crate::budget::{Budget, Costs, Cursor, Part};
 use crate::encoder::CopyFrom;
@@ -105,14 +106,20 @@ impl<'m> DecoderLayer<'_, 'm> {
 
     /// Attention to `memory`.
     #[inline(never)]
-    fn attend_memory<P: Precision>(self, step: &mut Step<'_, P>, cross: &Cache<'_, P>) {
+    fn attend_memory<P: Precision>(
+        self,
+        step: &mut Step<'_, P>,
+        cross: &Cache<'_, P>,
+        align: &mut impl Align<P>,
+    ) {
         let norm = self.norm::<P>(DecoderSlot::Norm2, DecoderActivation::Norm2);
         let projection = QueryProjection::<P>::new(self.model, &self.cross_attention());
         let attention = MultiHead::<P>::new(self.model, &self.cross_attention(), self.heads());
         let Step { source_len, x, normed, work, .. } = step;
         let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cross.capacity);
         projection.forward(before(self.place(), &norm, x, normed), query);
-        attention.attend(query, (cross, *source_len), &mut scratch, normed, x, |_, _| ());
+        let seen = |head, scratch: AttentionScratch<'_, P>| align.head(self.layer, head, scratch);
+        attention.attend(query, (cross, *source_len), &mut scratch, normed, x, seen);
         after(self.place(), &norm, x);
     }
 
@@ -220,27 +227,35 @@ struct Step<'a, P: Precision> {
 pub(crate) struct Decoder<'a, P: Precision> {
     /// Cross keys and values of all layers.
     cross: &'a mut [u8],
-    /// Keys and values of self-attention of all layers.
+    /// Keys and values of self-attention of all layers, from those of the beam on.
     caches: &'a mut [u8],
+    /// What a search has.
+    search: &'a mut [u8],
     /// Sine and cosine of the position.
     rotation: &'a mut [[i32; 2]],
     step: Step<'a, P>,
 }
 
 impl<'a, P: Precision> Decoder<'a, P> {
-    /// At `position`, over `source_len` positions of `memory`.
+    /// At `position`, over `source_len` positions of `memory`, with the cache in `slot`.
     #[inline(never)]
     pub fn new(
         model: &Model<'_>,
         plan: &Plan,
         arena: &'a mut [u8],
         (position, source_len): (usize, usize),
+        slot: usize,
     ) -> Self {
         let d_model = usize::from(model.config().d_model);
         let mut carver = Carver::new(arena);
+        let cross = carver.take(plan.cross);
+        let caches = carver.take::<u8>(plan.caches());
+        let search = carver.take(plan.search);
+        let first = slot.saturating_mul(plan.self_cache);
         Self {
-            cross: carver.take(plan.cross),
-            caches: carver.take(plan.self_cache),
+            cross,
+            caches: caches.get_mut(first..).unwrap_or_default(),
+            search,
             rotation: carver.take(rotation_len(model.config())),
             step: Step {
                 position,
@@ -252,10 +267,11 @@ impl<'a, P: Precision> Decoder<'a, P> {
         }
     }
 
-    /// Embeds `id`. Positions come one after the other, from 0 on.
+    /// Embeds `id`. Positions come one after the other, from 0 on; `moves` for the first beam of each.
     #[inline(never)]
-    pub fn embed(&mut self, model: &Model<'_>, id: u16) {
+    pub fn embed(&mut self, model: &Model<'_>, id: u16, moves: bool) {
         match self.step.position {
+            _ if !moves => (),
             0 => start_rotation(self.rotation),
             _ => rotate(self.rotation, model.pairs(Slot::Frequencies)),
         }
@@ -263,9 +279,9 @@ impl<'a, P: Precision> Decoder<'a, P> {
         embedding.forward(id, self.step.position, self.rotation, self.step.x);
     }
 
-    /// What the output projection reads once all layers are done, `[d_model]`.
-    pub fn into_hidden(self) -> &'a [P::Activation] {
-        self.step.x
+    /// What the output projection reads once all layers are done, `[d_model]`, and what a search has.
+    pub fn into_output(self) -> (&'a [P::Activation], &'a mut [u8]) {
+        (self.step.x, self.search)
     }
 
     /// Runs the layers from `cursor` on as far as `budget` goes; whether they are done.
@@ -275,6 +291,7 @@ impl<'a, P: Precision> Decoder<'a, P> {
         plan: &Plan,
         cursor: &mut Cursor,
         budget: &mut impl Budget,
+        align: &mut impl Align<P>,
     ) -> bool {
         let config = model.config();
         let costs = Costs::of(config);
@@ -295,7 +312,7 @@ impl<'a, P: Precision> Decoder<'a, P> {
                 Part::FeedForward => (costs.feed_forward(&config.decoder), Part::Project),
             };
             let part = cursor.part;
-            if !cursor.advance(budget, (1, cost), |_| self.run(layer, plan, part)) {
+            if !cursor.advance(budget, (1, cost), |_| self.run(layer, plan, part, align)) {
                 return false;
             }
             cursor.next(next);
@@ -304,7 +321,13 @@ impl<'a, P: Precision> Decoder<'a, P> {
     }
 
     /// One part of a layer.
-    fn run(&mut self, layer: DecoderLayer<'_, '_>, plan: &Plan, part: Part) {
+    fn run(
+        &mut self,
+        layer: DecoderLayer<'_, '_>,
+        plan: &Plan,
+        part: Part,
+        align: &mut impl Align<P>,
+    ) {
         let Self { cross, caches, step, .. } = self;
         let shape = (usize::from(layer.layer), step.x.len());
         match part {
@@ -318,7 +341,7 @@ impl<'a, P: Precision> Decoder<'a, P> {
             }
             Part::AttendMemory => {
                 let capacity = plan.limits.source_len.into();
-                layer.attend_memory(step, &layer_cache::<P>(cross, shape, capacity));
+                layer.attend_memory(step, &layer_cache::<P>(cross, shape, capacity), align);
             }
             Part::FeedForward => {
                 layer.feed_forward(step);

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::search::OptionsError;
 use crate::tokenizer::{EncodeError, TokenId};
 
 /// The arena is too small.
@@ -41,6 +42,24 @@ pub enum RunError {
         /// Bytes of the buffer.
         capacity: usize,
     },
+}
+
+/// Why a generation cannot choose in another way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum SearchError {
+    /// An option that is out of range.
+    Options(OptionsError),
+    /// More beams than the session has memory for; constraints and sampling need 1, see
+    /// [`Limits::beams`](crate::Limits::beams).
+    TooFewBeams {
+        /// Beams needed.
+        needed: u16,
+        /// Beams of the session.
+        planned: u16,
+    },
+    /// The first id was computed already.
+    Begun,
 }
 
 /// The budget is too small for the largest unit of work.
@@ -83,6 +102,19 @@ impl fmt::Display for BudgetTooSmall {
     }
 }
 
+impl fmt::Display for SearchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Options(error) => error.fmt(f),
+            Self::TooFewBeams { needed, planned } => {
+                write!(f, "{needed} beams are asked for, the session was planned with {planned}")
+            }
+            Self::Begun => f.write_str("the generation has begun with another choice"),
+        }
+    }
+}
+
+impl core::error::Error for SearchError {}
 impl core::error::Error for ArenaTooSmall {}
 impl core::error::Error for RunError {}
 impl core::error::Error for BudgetTooSmall {}

@@ -1,15 +1,17 @@
 //! What a model says to one input, id after id.
 
+use model_format::Model;
 use model_format::config::{Family, ModelConfig};
 
-use crate::arena::Carver;
-use crate::budget::{Budget, Costs, Cursor, Macs, OUTPUT_ROWS, Unlimited};
-use crate::decoder::{Decoder, project_logits, remember_memory};
-use crate::encoder::{self, Shape, encode};
+use crate::align::{Aligned, CrossAttention, Unaligned};
+use crate::budget::{Cursor, Macs, Unlimited};
+use crate::choice::Choice;
+use crate::encoder;
 use crate::error::BudgetTooSmall;
 use crate::precision::Precision;
 use crate::search::Greedy;
 use crate::session::Session;
+use crate::steps::Stage;
 use crate::tokenizer::{Ids, TokenId};
 
 /// Why a generation ended.
@@ -49,35 +51,37 @@ pub enum Poll {
     Done(StopReason),
 }
 
-/// What is to be done next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// The encoder's layers.
-    Encode,
-    /// Cross keys and values.
-    Remember,
-    /// The input of the next id.
-    Begin,
-    /// The decoder's layers.
-    Decode,
-    /// The output projection.
-    Output,
+impl Poll {
+    fn token(self) -> Option<TokenId> {
+        match self {
+            Self::Token(id) => Some(id),
+            Self::Pending | Self::Done(_) => None,
+        }
+    }
 }
 
 /// A generation in progress: an iterator of ids, the end id not among them.
-pub struct Generation<'s, 'm, 'a, P: Precision> {
-    session: &'s mut Session<'m, 'a, P>,
-    source_len: usize,
+///
+/// It chooses greedily, the largest logit and the lowest id of equals, unless told otherwise:
+/// [`scored`](Self::scored), [`constrained`](Self::constrained), [`sampled`](Self::sampled),
+/// [`beams`](Self::beams).
+pub struct Generation<'s, 'm, 'a, P: Precision, C = Greedy<<P as Precision>::Logit>> {
+    pub(crate) session: &'s mut Session<'m, 'a, P>,
+    pub(crate) source_len: usize,
     /// What the decoder still reads before it chooses.
-    forced: Ids<'s>,
-    stage: Stage,
-    cursor: Cursor,
+    pub(crate) forced: Ids<'s>,
+    pub(crate) stage: Stage,
+    pub(crate) cursor: Cursor,
     /// Ids after the start id so far, or labels.
-    position: u16,
+    pub(crate) position: u16,
     /// What the decoder reads next.
-    id: TokenId,
-    max_len: u16,
-    greedy: Greedy<P::Logit>,
+    pub(crate) id: TokenId,
+    pub(crate) max_len: u16,
+    /// Where the cache of the beam lies.
+    pub(crate) slot: u16,
+    /// Whether it is the first beam at this position.
+    pub(crate) moves: bool,
+    pub(crate) choice: C,
 }
 
 impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
@@ -121,18 +125,65 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
         session.last_stop = None;
         let max_len = max_len.unwrap_or(limit).saturating_add(forced_len as u16).min(limit);
         let id = session.model.model.config().special.start;
-        let greedy = Greedy::among_labels();
-        let cursor = Cursor::START;
-        Self { session, source_len, forced, stage, cursor, position: 0, id, max_len, greedy }
+        Self {
+            session,
+            source_len,
+            forced,
+            stage,
+            cursor: Cursor::START,
+            position: 0,
+            id,
+            max_len,
+            slot: 0,
+            moves: true,
+            choice: Greedy::among_labels(),
+        }
+    }
+
+    /// The same with another choice.
+    pub(crate) fn choosing<C>(self, choice: C) -> Generation<'s, 'm, 'a, P, C> {
+        let Self { session, source_len, forced, stage, cursor, position, id, .. } = self;
+        let Self { max_len, slot, moves, .. } = self;
+        Generation {
+            session,
+            source_len,
+            forced,
+            stage,
+            cursor,
+            position,
+            id,
+            max_len,
+            slot,
+            moves,
+            choice,
+        }
+    }
+}
+
+impl<'m, P: Precision, C: Choice<P>> Generation<'_, 'm, '_, P, C> {
+    /// How it chooses: with the scores, where it has them.
+    pub fn choice(&self) -> &C {
+        &self.choice
+    }
+
+    pub(crate) fn model(&self) -> &'m Model<'m> {
+        &self.session.model.model
     }
 
     /// The next id, showing all logits to `observe`; `None` at the end.
     #[inline(never)]
     pub fn next_observed(&mut self, mut observe: impl FnMut(TokenId, P::Logit)) -> Option<TokenId> {
-        match self.advance(&mut Unlimited, &mut observe) {
-            Poll::Token(id) => Some(id),
-            Poll::Pending | Poll::Done(_) => None,
-        }
+        self.advance(&mut Unlimited, &mut observe, &mut Unaligned).token()
+    }
+
+    /// As [`next_observed`](Self::next_observed), and shows the weights of cross-attention to `align`:
+    /// which source positions each head of each layer attends to.
+    pub fn next_aligned(
+        &mut self,
+        mut observe: impl FnMut(TokenId, P::Logit),
+        align: impl FnMut(CrossAttention<'_>),
+    ) -> Option<TokenId> {
+        self.advance(&mut Unlimited, &mut observe, &mut Aligned(align)).token()
     }
 
     /// Works on the next id for at most `budget` multiply-accumulates: encoder, cross-attention's keys
@@ -173,11 +224,31 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
         budget: u32,
         mut observe: impl FnMut(TokenId, P::Logit),
     ) -> Result<Poll, BudgetTooSmall> {
+        let mut budget = self.check_budget(budget)?;
+        Ok(self.advance(&mut budget, &mut observe, &mut Unaligned))
+    }
+
+    /// As [`poll_observed`](Self::poll_observed), with the weights of cross-attention as in
+    /// [`next_aligned`](Self::next_aligned).
+    ///
+    /// # Errors
+    /// As `poll`.
+    pub fn poll_aligned(
+        &mut self,
+        budget: u32,
+        mut observe: impl FnMut(TokenId, P::Logit),
+        align: impl FnMut(CrossAttention<'_>),
+    ) -> Result<Poll, BudgetTooSmall> {
+        let mut budget = self.check_budget(budget)?;
+        Ok(self.advance(&mut budget, &mut observe, &mut Aligned(align)))
+    }
+
+    fn check_budget(&self, given: u32) -> Result<Macs, BudgetTooSmall> {
         let needed = self.session.smallest_budget();
-        if budget < needed {
-            return Err(BudgetTooSmall { needed, given: budget });
+        match given < needed {
+            true => Err(BudgetTooSmall { needed, given }),
+            false => Ok(Macs(given)),
         }
-        Ok(self.advance(&mut Macs(budget), &mut observe))
     }
 
     /// Ends the generation before its end.
@@ -191,201 +262,14 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.session.last_stop
     }
-
-    #[inline(always)]
-    fn advance(
-        &mut self,
-        budget: &mut impl Budget,
-        observe: &mut impl FnMut(TokenId, P::Logit),
-    ) -> Poll {
-        loop {
-            if let Some(reason) = self.stop_reason() {
-                return Poll::Done(reason);
-            }
-            let is_done = match self.stage {
-                Stage::Encode => self.encode(budget),
-                Stage::Remember => self.remember(budget),
-                Stage::Begin => self.begin(),
-                Stage::Decode => self.decode(budget),
-                Stage::Output => self.output(budget, observe),
-            };
-            if !is_done {
-                return Poll::Pending;
-            }
-            if let Some(id) = self.next_stage() {
-                return Poll::Token(id);
-            }
-        }
-    }
-
-    /// Goes on to the stage that follows; the id, where one was chosen.
-    fn next_stage(&mut self) -> Option<TokenId> {
-        let config = self.session.model.model.config();
-        self.cursor = Cursor::START;
-        self.stage = match self.stage {
-            Stage::Encode if config.has_cross_attention() => Stage::Remember,
-            Stage::Encode | Stage::Remember => Stage::Begin,
-            Stage::Begin if config.has_decoder() => Stage::Decode,
-            Stage::Begin => Stage::Output,
-            Stage::Decode => match self.forced.next() {
-                Some(id) => {
-                    self.accept(id);
-                    Stage::Begin
-                }
-                None => Stage::Output,
-            },
-            Stage::Output => {
-                self.stage = Stage::Begin;
-                return self.choose();
-            }
-        };
-        None
-    }
-
-    /// The decoder reads `id` next.
-    fn accept(&mut self, id: TokenId) {
-        self.position = self.position.saturating_add(1);
-        self.id = id;
-    }
-
-    /// The id that the logits are for; `None` where that ends the generation.
-    fn choose(&mut self) -> Option<TokenId> {
-        let config = self.session.model.model.config();
-        match self.greedy.finish() {
-            Some(id) if !config.has_decoder() || id != config.special.end => {
-                self.accept(id);
-                Some(id)
-            }
-            _ => {
-                self.session.last_stop = Some(StopReason::EndToken);
-                None
-            }
-        }
-    }
-
-    fn encode(&mut self, budget: &mut impl Budget) -> bool {
-        let model = &self.session.model.model;
-        let config = model.config();
-        let shape = Shape {
-            len: self.source_len,
-            capacity: self.session.plan.limits.source_len.into(),
-            d_model: config.d_model.into(),
-            d_ff: config.encoder.d_ff.into(),
-        };
-        let len = shape.len.saturating_mul(shape.d_model);
-        let (low, memory) = self.session.encoder_buffers();
-        let memory = memory.get_mut(..len).unwrap_or_default();
-        encode::<P>(model, shape, &mut self.cursor, budget, low, memory)
-    }
-
-    fn remember(&mut self, budget: &mut impl Budget) -> bool {
-        let (model, plan) = (&self.session.model.model, self.session.plan);
-        let len = self.source_len.saturating_mul(model.config().d_model.into());
-        let (low, memory) = self.session.encoder_buffers();
-        let memory = memory.get(..len).unwrap_or_default();
-        remember_memory::<P>(model, &plan, &mut self.cursor, budget, memory, low)
-    }
-
-    /// Embeds the next id, or makes the mean of `memory`; ends where there is no room.
-    fn begin(&mut self) -> bool {
-        let model = &self.session.model.model;
-        let config = model.config();
-        self.greedy = match config.has_decoder() {
-            true => Greedy::new(&config.special),
-            false => Greedy::among_labels(),
-        };
-        if self.position >= self.max_len {
-            self.session.last_stop = Some(self.full());
-        } else if config.has_decoder() {
-            let id = self.id;
-            self.decoder().embed(model, id);
-        } else if config.family == Family::Classifier {
-            let d_model = usize::from(config.d_model);
-            let len = self.source_len.saturating_mul(d_model);
-            let (low, memory) = self.session.encoder_buffers();
-            P::mean(memory.get(..len).unwrap_or_default(), Carver::new(low).take(d_model));
-        }
-        true
-    }
-
-    /// Why nothing follows the last id that fits.
-    fn full(&self) -> StopReason {
-        let config = self.session.model.model.config();
-        let labels = match config.family {
-            Family::Tagger => label_count(config, self.source_len),
-            Family::Classifier => 1,
-            Family::EncoderDecoder | Family::DecoderOnly => u16::MAX,
-        };
-        match self.position < labels {
-            true => StopReason::LengthLimit,
-            false => StopReason::AllLabelled,
-        }
-    }
-
-    fn decode(&mut self, budget: &mut impl Budget) -> bool {
-        let (model, plan) = (&self.session.model.model, self.session.plan);
-        let mut cursor = self.cursor;
-        let is_done = self.decoder().decode(model, &plan, &mut cursor, budget);
-        self.cursor = cursor;
-        is_done
-    }
-
-    fn decoder(&mut self) -> Decoder<'_, P> {
-        let Session { model, plan, arena, .. } = &mut *self.session;
-        let place = (usize::from(self.position), self.source_len);
-        Decoder::new(&model.model, plan, arena, place)
-    }
-
-    fn output(
-        &mut self,
-        budget: &mut impl Budget,
-        observe: &mut impl FnMut(TokenId, P::Logit),
-    ) -> bool {
-        let model = &self.session.model.model;
-        let config = model.config();
-        let rows = usize::from(config.target_vocab);
-        let units = (rows.div_ceil(OUTPUT_ROWS), Costs::of(config).output());
-        let (mut cursor, mut greedy) = (self.cursor, Greedy::among_labels());
-        core::mem::swap(&mut greedy, &mut self.greedy);
-        let hidden = self.hidden();
-        let is_done = cursor.advance(budget, units, |range| {
-            let range = range.start.saturating_mul(OUTPUT_ROWS)
-                ..range.end.saturating_mul(OUTPUT_ROWS).min(rows);
-            project_logits::<P>(model, hidden, range, |id, logit| {
-                observe(id, logit);
-                greedy.push(id, logit);
-            });
-        });
-        (self.cursor, self.greedy) = (cursor, greedy);
-        is_done
-    }
-
-    /// What the output projection reads, `[d_model]`.
-    fn hidden(&mut self) -> &[P::Activation] {
-        let config = self.session.model.model.config();
-        let d_model = usize::from(config.d_model);
-        match config.family {
-            Family::EncoderDecoder | Family::DecoderOnly => self.decoder().into_hidden(),
-            Family::Classifier => {
-                let (low, _) = self.session.encoder_buffers();
-                Carver::new(low).take(d_model)
-            }
-            Family::Tagger => {
-                let position = self.position.saturating_add(config.source_frame.has_start().into());
-                let first = usize::from(position).saturating_mul(d_model);
-                let (_, memory) = self.session.encoder_buffers();
-                memory.get(first..first.saturating_add(d_model)).unwrap_or_default()
-            }
-        }
-    }
 }
 
 /// Symbols among `source_len` ids.
-fn label_count(config: &ModelConfig, source_len: usize) -> u16 {
+pub(crate) fn label_count(config: &ModelConfig, source_len: usize) -> u16 {
     (source_len as u16).saturating_sub(config.source_frame.len())
 }
 
-impl<P: Precision> Iterator for Generation<'_, '_, '_, P> {
+impl<P: Precision, C: Choice<P>> Iterator for Generation<'_, '_, '_, P, C> {
     type Item = TokenId;
 
     fn next(&mut self) -> Option<TokenId> {

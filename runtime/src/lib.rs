@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! session      text -> text; owns no arithmetic
-//! generation   ids -> ids, in bounded pieces
+//! generation   ids -> ids; steps in units that a budget pays for; a choice of the next id
+//!   beams      several outputs at once, their caches
 //!   tokenizer  text <-> TokenId
 //!   search     which token follows: greedy, beam, sampling; sees ids and logits only
 //!   encoder    src ids -> memory [src_len, d_model]
@@ -31,9 +32,13 @@
 //! ```
 #![cfg_attr(not(test), no_std)]
 
+mod align;
 #[allow(unsafe_code, reason = "hands out the bytes of a static")]
 mod arena;
+mod beam_cache;
+mod beams;
 mod budget;
+mod choice;
 mod decoder;
 mod encoder;
 mod error;
@@ -52,11 +57,16 @@ mod precision;
 #[cfg(feature = "saturation-counts")]
 pub mod saturation;
 pub mod search;
+mod searching;
 mod session;
+mod steps;
 mod tokenizer;
 
+pub use align::CrossAttention;
 pub use arena::{ARENA_ALIGN, StaticArena};
-pub use error::{ArenaTooSmall, BudgetTooSmall, RunError};
+pub use beams::Beams;
+pub use choice::{Choice, Constrained, Sampled, Scored};
+pub use error::{ArenaTooSmall, BudgetTooSmall, RunError, SearchError};
 pub use fixed::FixedPoint;
 pub use generation::{GenerateOptions, Generation, Poll, StopReason};
 pub use half::HalfFloat;

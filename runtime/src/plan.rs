@@ -3,7 +3,7 @@
 //! ```text
 //! encoder    [ scratch: query, keys, values, ... ][ stream = memory, source_len x d_model ]
 //! cross      [ cross keys and values             ][ memory                                ]
-//! decoder    [ cross keys and values ][ self-attention cache, scratch                     ]
+//! decoder    [ cross keys and values ][ self-attention caches, search, scratch             ]
 //! ```
 //!
 //! Encoder scratch shares bytes with the cross-attention cache, and the decoder's cache and scratch
@@ -15,6 +15,8 @@ use model_format::header::{Header, HeaderError};
 
 use crate::arena::ARENA_ALIGN;
 use crate::budget::largest_unit;
+use crate::search::{Beam, Candidate, Hypothesis, Link};
+use crate::tokenizer::TokenId;
 
 /// The longest sequences a session takes; each at most what the file allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,10 @@ pub struct Limits {
     /// Most ids after the start id, those of a prompt or prefix and the end id included; 0 without a
     /// decoder.
     pub target_len: u16,
+    /// Beams of a search, each with a self-attention cache of its own; from 1 on there is a buffer for
+    /// the logits, which constraints and sampling need. 0 for greedy search alone, and without a
+    /// decoder.
+    pub beams: u16,
 }
 
 /// Where everything lies, in bytes.
@@ -40,9 +46,11 @@ pub struct Plan {
     pub memory: usize,
     /// Encoder scratch, at the start of the arena.
     pub encoder_scratch: usize,
-    /// Self-attention cache, after `cross`.
+    /// Self-attention cache of one beam; there are as many as beams, at least one, after `cross`.
     pub self_cache: usize,
-    /// Decoder scratch, after the cache.
+    /// Logits, history and bookkeeping of a search, after the caches.
+    pub search: usize,
+    /// Decoder scratch, after the search.
     pub decoder_scratch: usize,
     /// All of it.
     pub total: usize,
@@ -95,6 +103,7 @@ impl Plan {
         let limits = Limits {
             source_len: at_most(limits.source_len, config.max_source_len),
             target_len: at_most(limits.target_len, config.max_target_len),
+            beams: if config.has_decoder() { limits.beams } else { 0 },
         };
         let size = sizes(header.precision);
         let d_model = config.d_model as usize;
@@ -110,7 +119,11 @@ impl Plan {
         let self_cache =
             buffer(limits.target_len as usize * d_model, size.cached).saturating_mul(2 * n_layers);
         let decoder_scratch = decoder_scratch(config, &size, limits);
-        let decoder = cross.saturating_add(self_cache).saturating_add(decoder_scratch);
+        let search = search_buffers(config, limits);
+        let decoder = cross
+            .saturating_add(self_cache.saturating_mul(max(limits.beams as usize, 1)))
+            .saturating_add(search)
+            .saturating_add(decoder_scratch);
         let total = max(memory_offset.saturating_add(memory), decoder);
         Self {
             limits,
@@ -119,9 +132,15 @@ impl Plan {
             memory,
             encoder_scratch,
             self_cache,
+            search,
             decoder_scratch,
             total,
         }
+    }
+
+    /// Self-attention caches of all beams.
+    pub(crate) const fn caches(&self) -> usize {
+        self.self_cache.saturating_mul(max(self.limits.beams as usize, 1))
     }
 
     /// The least budget of [`Generation::poll`](crate::Generation::poll), in multiply-accumulates: the
@@ -137,10 +156,32 @@ impl Plan {
 }
 
 impl Limits {
-    /// What the file allows.
+    /// The longest sequences that the file allows, searched greedily.
     pub const fn of(config: &ModelConfig) -> Self {
-        Self { source_len: config.max_source_len, target_len: config.max_target_len }
+        Self { source_len: config.max_source_len, target_len: config.max_target_len, beams: 0 }
     }
+
+    /// The same sequences with another number of beams.
+    pub const fn with_beams(self, beams: u16) -> Self {
+        Self { beams, ..self }
+    }
+}
+
+/// Bytes of a logit.
+const LOGIT_SIZE: usize = 4;
+
+/// Logits of one step, ids of one output, and the lists of a beam search.
+const fn search_buffers(config: &ModelConfig, limits: Limits) -> usize {
+    let (beams, target) = (limits.beams as usize, limits.target_len as usize);
+    if beams == 0 {
+        return 0;
+    }
+    buffer(config.target_vocab as usize, LOGIT_SIZE)
+        .saturating_add(buffer(target, size_of::<TokenId>()))
+        .saturating_add(buffer(beams, size_of::<Beam>()))
+        .saturating_add(buffer(2 * beams, size_of::<Candidate>()))
+        .saturating_add(buffer(beams, size_of::<Hypothesis>()))
+        .saturating_add(buffer(target.saturating_mul(beams), size_of::<Link>()))
 }
 
 /// The largest of the encoder's three phases: embedding, attention, feed-forward. A classifier's mean

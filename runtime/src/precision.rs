@@ -60,6 +60,15 @@ pub struct AttentionScratch<'a, P: Precision> {
     pub probabilities: &'a mut [P::Probability],
 }
 
+impl<'a, P: Precision> AttentionScratch<'a, P> {
+    /// Probabilities, and the scores' memory as `[len]` of numbers in Q15.
+    pub fn into_weights(self) -> (&'a [P::Probability], &'a mut [u16]) {
+        let len = self.scores.len();
+        let weights = bytemuck::try_cast_slice_mut(self.scores).unwrap_or_default();
+        (self.probabilities, weights.get_mut(..len).unwrap_or_default())
+    }
+}
+
 /// Position of a token in the embedding.
 pub enum Position<'a, 'm, P: Precision> {
     /// Sine and cosine (Q30) of every pair of columns.
@@ -93,7 +102,7 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     /// Probabilities.
     type Probability: Number;
     /// What the output layer gives.
-    type Logit: Logit;
+    type Logit: Logit + Number;
     /// Weights of a linear layer.
     type Linear<'m>: Copy;
     /// Weights of a LayerNorm.
@@ -178,6 +187,8 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     );
     /// `x = LayerNorm(x)`.
     fn layer_norm_in_place(norm: &Self::Norm<'_>, range: Self::Range, x: &mut [Self::Activation]);
+    /// The weights of the head that attended last, in Q15, written over its scores: `[len]`.
+    fn weights(scratch: AttentionScratch<'_, Self>) -> &[u16];
     /// One head: `context = softmax(keys query / sqrt(d_k)) values` (Vaswani et al. 2017, eq. 1).
     ///
     /// `query` and `context` are `[d_k]`.

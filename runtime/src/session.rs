@@ -43,6 +43,11 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
         Ok(Self { model, plan, arena, last_stop: None })
     }
 
+    /// The model.
+    pub fn model(&self) -> &'m TypedModel<'m, P> {
+        self.model
+    }
+
     /// Bytes of the arena in use.
     pub fn arena_len(&self) -> usize {
         self.arena.len()

@@ -65,6 +65,7 @@ fn run_within_arena<P: Precision>(file: &[u8], model: Model<'_>) {
     let limits = Limits {
         source_len: config.max_source_len.min(9),
         target_len: config.max_target_len.min(6),
+        beams: 2,
     };
     let needed = arena_len_with(file, limits).expect("a sound header");
     let mut arena = AlignedBytes::from(&vec![0xA5; needed][..]);

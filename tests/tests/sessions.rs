@@ -157,6 +157,7 @@ fn small_limits_change_only_lengths<P: Precision>(file: &AlignedBytes, config: &
     let limits = Limits {
         source_len: at_most(3, config.max_source_len),
         target_len: at_most(2, config.max_target_len),
+        beams: 0,
     };
     let needed = arena_len_with(file, limits).expect("a sound model");
     assert!(needed <= arena_len(file));

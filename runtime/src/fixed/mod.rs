@@ -260,6 +260,12 @@ impl Precision for FixedPoint {
         }
     }
 
+    fn weights(scratch: AttentionScratch<'_, Self>) -> &[u16] {
+        let (probabilities, weights) = scratch.into_weights();
+        softmax::weights(probabilities, weights);
+        weights
+    }
+
     fn attend(
         heads: &&[[i32; 2]],
         head: usize,

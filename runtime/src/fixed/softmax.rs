@@ -22,6 +22,16 @@ pub fn exp2_all(scores: &[i32], multiplier: i32, probabilities: &mut [i16]) -> u
     sum
 }
 
+/// `weights = probabilities / sum` in Q15, rounded half up: what [`context_multiplier`] does to the
+/// sum of all. Their sum is 1 but for half a unit each.
+pub fn weights(probabilities: &[i16], weights: &mut [u16]) {
+    let sum: u32 = probabilities.iter().map(|u| u32::from(u.unsigned_abs())).sum();
+    for (weight, u) in weights.iter_mut().zip(probabilities) {
+        let rounded = (u32::from(u.unsigned_abs()) << 15).wrapping_add(sum / 2);
+        *weight = rounded.checked_div(sum).unwrap_or(0) as u16;
+    }
+}
+
 /// `2^-z` in Q15 for `z >= 0` in Q12, at most 32767; within 0.51 units of the true value.
 #[inline(always)]
 fn exp2_neg(z: i32) -> i32 {
@@ -76,6 +86,19 @@ mod tests {
         let mut probabilities = [0_i16; 3];
         let sum = exp2_all(&[i32::MAX / 2, i32::MIN / 2, 0], 1 << 30, &mut probabilities);
         assert_eq!((probabilities, sum), ([32767, 0, 0], 32767));
+    }
+
+    #[test]
+    fn weights_are_fractions_of_the_sum() {
+        let mut out = [0; 4];
+        weights(&[32767, 0, 16384, 16383], &mut out);
+        assert_eq!(out, [16384, 0, 8192, 8192]);
+        let mut alone = [0; 1];
+        weights(&[32767], &mut alone);
+        assert_eq!(alone, [1 << 15]);
+        let mut longest = [0; 512];
+        weights(&[32767; 512], &mut longest);
+        assert_eq!(longest, [64; 512]);
     }
 
     #[test]

@@ -177,6 +177,15 @@ impl Precision for HalfFloat {
         }
     }
 
+    fn weights(scratch: AttentionScratch<'_, Self>) -> &[u16] {
+        let (probabilities, weights) = scratch.into_weights();
+        let scale = 32768.0 / probabilities.iter().fold(0.0, |sum, p| sum + p);
+        for (weight, p) in weights.iter_mut().zip(probabilities) {
+            *weight = (p * scale + 0.5) as u16;
+        }
+        weights
+    }
+
     fn attend(
         (): &(),
         _: usize,

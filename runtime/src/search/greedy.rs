@@ -6,24 +6,25 @@ use crate::logit::Logit;
 use crate::tokenizer::TokenId;
 
 /// Greedy search: the largest logit, the lowest id among equals; never padding, never start.
-pub(crate) struct Greedy<L> {
+#[derive(Debug, Clone, Copy)]
+pub struct Greedy<L> {
     best: Option<(TokenId, L)>,
     never: [TokenId; 2],
 }
 
 impl<L: Logit> Greedy<L> {
-    pub fn new(special: &SpecialIds) -> Self {
+    pub(crate) fn new(special: &SpecialIds) -> Self {
         Self { best: None, never: [special.pad, special.start] }
     }
 
     /// Among labels, none of which is special.
-    pub fn among_labels() -> Self {
+    pub(crate) fn among_labels() -> Self {
         // A vocabulary has at most `u16::MAX` ids, the last of which is one less.
         Self { best: None, never: [TokenId::MAX; 2] }
     }
 
     /// Takes the next logit, ids ascending.
-    pub fn push(&mut self, id: TokenId, logit: L) {
+    pub(crate) fn push(&mut self, id: TokenId, logit: L) {
         let is_better = match self.best {
             // Neither an excluded one nor what is not a number.
             None => logit > L::EXCLUDED,
@@ -34,9 +35,9 @@ impl<L: Logit> Greedy<L> {
         }
     }
 
-    /// The token; `None` where every id is excluded.
-    pub fn finish(&self) -> Option<TokenId> {
-        self.best.map(|(id, _)| id)
+    /// The token and its logit; `None` where every id is excluded.
+    pub(crate) fn finish(&self) -> Option<(TokenId, L)> {
+        self.best
     }
 }
 
@@ -50,7 +51,7 @@ mod tests {
         for (id, logit) in [(0, 100), (1, 90), (2, -3), (3, 5), (4, 5)] {
             greedy.push(id, logit);
         }
-        assert_eq!(greedy.finish(), Some(3));
+        assert_eq!(greedy.finish(), Some((3, 5)));
     }
 
     #[test]
@@ -60,7 +61,7 @@ mod tests {
         greedy.push(4, f32::EXCLUDED);
         greedy.push(5, -7.0);
         greedy.push(6, f32::NAN);
-        assert_eq!(greedy.finish(), Some(5));
+        assert_eq!(greedy.finish().map(|(id, _)| id), Some(5));
         let mut greedy = Greedy::new(&SpecialIds::default());
         greedy.push(3, i32::EXCLUDED);
         assert_eq!(greedy.finish(), None);

@@ -50,7 +50,7 @@ mod trie;
 
 pub use beam::{Beam, BeamBuffers, BeamSearch, Candidate, Hypothesis, Link};
 pub use filter::Filter;
-pub(crate) use greedy::Greedy;
+pub use greedy::Greedy;
 pub use hash::LogitsHash;
 pub use log_prob::{LogProb, LogSum, LogSumExp, Probability, Score};
 pub use options::{BeamOptions, Constraints, OptionsError, Sampling};

@@ -5,6 +5,7 @@ use runtime::{
     ARENA_ALIGN, Checks, FixedModel, GenerateOptions, Generation, HalfModel, Limits, LogitsHash,
     MAX_SYMBOL_LEN, Plan, Poll, Precision, Session, StaticArena, TypedModel, arena_len_with,
     kernels::{dot, dot4, reference},
+    search::{BeamOptions, Constraints, Q16, Sampling},
 };
 
 use crate::opaque::{any, bytes, print, sink};
@@ -33,7 +34,7 @@ pub fn probe(file: &'static [u8]) {
 }
 
 fn plans(file: &[u8]) {
-    let limits = Limits { source_len: any(3), target_len: any(4) };
+    let limits = Limits { source_len: any(3), target_len: any(4), beams: any(2) };
     match arena_len_with(file, limits) {
         Ok(len) => sink(len),
         Err(error) => print(&error),
@@ -51,7 +52,7 @@ fn kernels() {
 
 fn sessions<P: Precision>(model: &TypedModel<'_, P>, arena: &mut [u8], text: &str) {
     sink((model.plan(), model.model().file_len()));
-    let limits = Limits { source_len: any(3), target_len: any(4) };
+    let limits = Limits { source_len: any(3), target_len: any(4), beams: any(2) };
     match Session::with_limits(model, arena, limits) {
         Ok(mut session) => texts(&mut session, text),
         Err(error) => print(&error),
@@ -90,6 +91,7 @@ fn texts<P: Precision>(session: &mut Session<'_, '_, P>, text: &str) {
             Ok(generation) => polls(generation),
             Err(error) => print(&error),
         }
+        searches(session, text, &options);
     }
 }
 
@@ -97,6 +99,7 @@ fn steps<P: Precision>(mut generation: Generation<'_, '_, '_, P>) {
     let mut hash = LogitsHash::default();
     while let Some(id) = generation.next() {
         sink((id, generation.next_observed(|_, logit| hash.push(logit))));
+        sink(generation.next_aligned(|_, logit| hash.push(logit), |attention| sink(attention)));
         if any(false) {
             generation.cancel();
         }
@@ -113,6 +116,51 @@ fn polls<P: Precision>(mut generation: Generation<'_, '_, '_, P>) {
             Err(error) => print(&error),
         }
         sink(generation.poll_observed(any(8), |_, logit| hash.push(logit)).is_ok());
+        sink(
+            generation.poll_aligned(any(7), |id, _| sink(id), |attention| sink(attention)).is_ok(),
+        );
+    }
+}
+
+fn searches<P: Precision>(
+    session: &mut Session<'_, '_, P>,
+    text: &str,
+    options: &GenerateOptions<'_>,
+) {
+    let constraints = any(Constraints {
+        min_len: any(1),
+        suppressed: any(&[3]),
+        repetition_penalty: any(Q16::ONE),
+        no_repeat_ngram: any(Some(2)),
+        allowed: any(Some(&[&[4, 5], &[5]])),
+    });
+    if let Ok(mut generation) = session.generate_text(text, options).map(Generation::scored) {
+        while let Some(id) = generation.next() {
+            sink((id, generation.choice().last(), generation.choice().score().confidence()));
+        }
+    }
+    if let Ok(generation) = session.generate_text(text, options) {
+        match generation.constrained(&constraints) {
+            Ok(mut generation) => sink((generation.next(), generation.choice().score())),
+            Err(error) => print(&error),
+        }
+    }
+    if let Ok(generation) = session.generate_text(text, options) {
+        let sampling = any(Sampling { top_k: any(Some(3)), ..Sampling::default() });
+        if let Ok(generation) = generation.sampled(&constraints, &sampling, || any(7)) {
+            sink(generation.count());
+        }
+    }
+    if let Ok(generation) = session.generate_text(text, options)
+        && let Ok(mut search) = generation.beams(&constraints, &any(BeamOptions::default()))
+    {
+        sink((search.poll(any(9)), search.run(), search.stop_reason()));
+        sink((search.hypotheses().len(), search.ids(any(1)).len()));
+        match search.write_into(any(0), any(&mut [0; 8][..])) {
+            Ok(text) => sink(text),
+            Err(error) => print(&error),
+        }
+        search.cancel();
     }
 }
 

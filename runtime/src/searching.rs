@@ -1,0 +1,90 @@
+//! The other ways to choose: what a generation becomes before its first id.
+
+use crate::beams::{BeamChoice, Beams};
+use crate::choice::{Constrained, Sampled, Scored};
+use crate::error::SearchError;
+use crate::generation::Generation;
+use crate::precision::Precision;
+use crate::search::{BeamOptions, Constraints, Sampling};
+use crate::steps::Stage;
+
+impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
+    /// Greedy search that says how probable its ids are, without more memory; of labels too. Before
+    /// the first id.
+    pub fn scored(self) -> Generation<'s, 'm, 'a, P, Scored<P::Logit>> {
+        self.choosing(Scored::new())
+    }
+
+    /// Greedy search among the ids that `constraints` leave, with scores. Before the first id.
+    ///
+    /// # Errors
+    /// When the constraints are not sound, or the session was planned without beams.
+    pub fn constrained<'c>(
+        self,
+        constraints: &Constraints<'c>,
+    ) -> Result<Generation<'s, 'm, 'a, P, Constrained<'c>>, SearchError> {
+        self.check_search(constraints, 1)?;
+        Ok(self.choosing(Constrained::new(constraints)))
+    }
+
+    /// Draws from the ids that `constraints` leave, with scores; `random` gives 64 random bits for
+    /// each. Before the first id.
+    ///
+    /// # Errors
+    /// When the options are not sound, or the session was planned without beams.
+    pub fn sampled<'c, R: FnMut() -> u64>(
+        self,
+        constraints: &Constraints<'c>,
+        sampling: &Sampling,
+        random: R,
+    ) -> Result<Generation<'s, 'm, 'a, P, Sampled<'c, R>>, SearchError> {
+        self.check_search(constraints, 1)?;
+        sampling.check(self.model().config().target_vocab).map_err(SearchError::Options)?;
+        Ok(self.choosing(Sampled::new(constraints, sampling, random)))
+    }
+
+    /// The outputs of the highest score, under `constraints`. Before the first id.
+    ///
+    /// ```
+    /// # use runtime::{FixedModel, Limits, Session, search::{BeamOptions, Constraints}};
+    /// # fn translate(model: &FixedModel<'_>, arena: &mut [u8]) -> Result<(), Box<dyn std::error::Error>> {
+    /// let limits = Limits::of(model.model().config()).with_beams(4);
+    /// let mut session = Session::with_limits(model, arena, limits)?;
+    /// let options = BeamOptions { beams: 4, n_best: 2, ..BeamOptions::default() };
+    /// let generation = session.generate_text("kilobyte", &Default::default())?;
+    /// let mut beams = generation.beams(&Constraints::default(), &options)?;
+    /// beams.run();
+    /// let mut buffer = [0; 64];
+    /// for index in 0..beams.hypotheses().len() {
+    ///     println!("{}", beams.write_into(index, &mut buffer)?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the options are not sound, or ask for more beams than the session was planned with.
+    pub fn beams<'c>(
+        self,
+        constraints: &Constraints<'c>,
+        options: &BeamOptions,
+    ) -> Result<Beams<'s, 'm, 'a, 'c, P>, SearchError> {
+        options.check().map_err(SearchError::Options)?;
+        self.check_search(constraints, options.beams)?;
+        let generation = self.choosing(BeamChoice::new(constraints, options));
+        Ok(Beams { generation })
+    }
+
+    fn check_search(&self, constraints: &Constraints<'_>, beams: u16) -> Result<(), SearchError> {
+        let (config, planned) = (self.model().config(), self.session.plan.limits.beams);
+        if beams > planned {
+            return Err(SearchError::TooFewBeams { needed: beams, planned });
+        }
+        if self.position > 0 || self.stage == Stage::Output {
+            return Err(SearchError::Begun);
+        }
+        let check: Result<(), _> =
+            constraints.check(config.target_vocab, &config.special, self.max_len);
+        check.map_err(SearchError::Options)
+    }
+}

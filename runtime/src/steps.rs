@@ -1,0 +1,279 @@
+//! From input to ids: the stages of a generation, each in units that a budget pays for.
+
+use model_format::config::Family;
+
+use crate::align::Align;
+use crate::arena::Carver;
+use crate::beam_cache::SearchBuffers;
+use crate::budget::{Budget, Costs, Cursor, OUTPUT_ROWS};
+use crate::choice::{Choice, Chosen, Context};
+use crate::decoder::{Decoder, project_logits, remember_memory};
+use crate::encoder::{Shape, encode};
+use crate::generation::{Generation, Poll, StopReason, label_count};
+use crate::precision::Precision;
+use crate::session::Session;
+use crate::tokenizer::TokenId;
+
+/// What is to be done next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The encoder's layers.
+    Encode,
+    /// Cross keys and values.
+    Remember,
+    /// The input of the next id.
+    Begin,
+    /// The decoder's layers.
+    Decode,
+    /// The output projection.
+    Output,
+}
+
+impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
+    /// Works until an id is chosen, the end is reached or `budget` is used up.
+    #[inline(always)]
+    pub(crate) fn advance(
+        &mut self,
+        budget: &mut impl Budget,
+        observe: &mut impl FnMut(TokenId, P::Logit),
+        align: &mut impl Align<P>,
+    ) -> Poll {
+        loop {
+            if let Some(reason) = self.stop_reason() {
+                return Poll::Done(reason);
+            }
+            let is_done = match self.stage {
+                Stage::Encode => self.encode(budget),
+                Stage::Remember => self.remember(budget),
+                Stage::Begin => self.begin(),
+                Stage::Decode => self.decode(budget, align),
+                Stage::Output => self.output(budget, observe),
+            };
+            if !is_done {
+                return Poll::Pending;
+            }
+            if let Some(id) = self.next_stage() {
+                return Poll::Token(id);
+            }
+        }
+    }
+
+    /// Goes on to the stage that follows; the id, where one was chosen.
+    fn next_stage(&mut self) -> Option<TokenId> {
+        let config = self.session.model.model.config();
+        self.cursor = Cursor::START;
+        self.stage = match self.stage {
+            Stage::Encode if config.has_cross_attention() => Stage::Remember,
+            Stage::Encode | Stage::Remember => Stage::Begin,
+            Stage::Begin if config.has_decoder() => Stage::Decode,
+            Stage::Begin => Stage::Output,
+            Stage::Decode => match self.forced.next() {
+                Some(id) => {
+                    self.accept(id);
+                    Stage::Begin
+                }
+                None => Stage::Output,
+            },
+            Stage::Output => {
+                self.stage = Stage::Begin;
+                return self.choose();
+            }
+        };
+        None
+    }
+
+    /// The decoder reads `id` next.
+    fn accept(&mut self, id: TokenId) {
+        if C::NEEDS_BUFFERS {
+            let at = usize::from(self.position);
+            if let Some(place) = self.search_buffers().history.get_mut(at) {
+                *place = id;
+            }
+        }
+        self.position = self.position.saturating_add(1);
+        self.id = id;
+    }
+
+    /// The id that the logits are for; `None` where that ends the generation.
+    fn choose(&mut self) -> Option<TokenId> {
+        let config = self.model().config();
+        let chosen = self.ask();
+        match chosen {
+            Chosen::Id(Some(id)) if !config.has_decoder() || id != config.special.end => {
+                self.accept(id);
+                return Some(id);
+            }
+            Chosen::Id(_) | Chosen::Finished { has_end: true } => {
+                self.session.last_stop = Some(StopReason::EndToken);
+            }
+            Chosen::Finished { has_end: false } => {
+                self.session.last_stop = Some(StopReason::LengthLimit);
+            }
+            Chosen::Beam { id, slot, moves } => {
+                (self.id, self.slot, self.moves) = (id, slot, moves);
+                self.position = self.position.saturating_add(moves.into());
+            }
+        }
+        None
+    }
+
+    fn ask(&mut self) -> Chosen {
+        let Session { model, plan, arena, .. } = &mut *self.session;
+        let (caches, buffers) = match C::NEEDS_BUFFERS {
+            true => {
+                let mut carver = Carver::new(arena);
+                let _ = carver.take::<u8>(plan.cross);
+                let caches = carver.take::<u8>(plan.caches());
+                let search = carver.take::<u8>(plan.search);
+                (caches, Some(SearchBuffers::carve(&model.model, plan, search)))
+            }
+            false => (&mut [][..], None),
+        };
+        self.choice.choose(Context {
+            model: &model.model,
+            plan,
+            position: self.position,
+            max_len: self.max_len,
+            id: self.id,
+            caches,
+            buffers,
+        })
+    }
+
+    /// What a search has.
+    pub(crate) fn search_buffers(&mut self) -> SearchBuffers<'_, P> {
+        let Session { model, plan, arena, .. } = &mut *self.session;
+        let mut carver = Carver::new(arena);
+        let _ = carver.take::<u8>(plan.cross);
+        let _ = carver.take::<u8>(plan.caches());
+        SearchBuffers::carve(&model.model, plan, carver.take(plan.search))
+    }
+
+    fn encode(&mut self, budget: &mut impl Budget) -> bool {
+        let model = &self.session.model.model;
+        let config = model.config();
+        let shape = Shape {
+            len: self.source_len,
+            capacity: self.session.plan.limits.source_len.into(),
+            d_model: config.d_model.into(),
+            d_ff: config.encoder.d_ff.into(),
+        };
+        let len = shape.len.saturating_mul(shape.d_model);
+        let (low, memory) = self.session.encoder_buffers();
+        let memory = memory.get_mut(..len).unwrap_or_default();
+        encode::<P>(model, shape, &mut self.cursor, budget, low, memory)
+    }
+
+    fn remember(&mut self, budget: &mut impl Budget) -> bool {
+        let (model, plan) = (&self.session.model.model, self.session.plan);
+        let len = self.source_len.saturating_mul(model.config().d_model.into());
+        let (low, memory) = self.session.encoder_buffers();
+        let memory = memory.get(..len).unwrap_or_default();
+        remember_memory::<P>(model, &plan, &mut self.cursor, budget, memory, low)
+    }
+
+    /// Embeds the next id, or makes the mean of `memory`; ends where there is no room.
+    fn begin(&mut self) -> bool {
+        let model = &self.session.model.model;
+        let config = model.config();
+        self.choice.begin(model);
+        if self.position >= self.max_len {
+            self.session.last_stop = Some(self.full());
+        } else if config.has_decoder() {
+            let (id, moves) = (self.id, self.moves);
+            self.decoder().embed(model, id, moves);
+        } else if config.family == Family::Classifier {
+            let d_model = usize::from(config.d_model);
+            let len = self.source_len.saturating_mul(d_model);
+            let (low, memory) = self.session.encoder_buffers();
+            P::mean(memory.get(..len).unwrap_or_default(), Carver::new(low).take(d_model));
+        }
+        true
+    }
+
+    /// Why nothing follows the last id that fits.
+    fn full(&self) -> StopReason {
+        let config = self.session.model.model.config();
+        let labels = match config.family {
+            Family::Tagger => label_count(config, self.source_len),
+            Family::Classifier => 1,
+            Family::EncoderDecoder | Family::DecoderOnly => u16::MAX,
+        };
+        match self.position < labels {
+            true => StopReason::LengthLimit,
+            false => StopReason::AllLabelled,
+        }
+    }
+
+    fn decode(&mut self, budget: &mut impl Budget, align: &mut impl Align<P>) -> bool {
+        let (model, plan) = (&self.session.model.model, self.session.plan);
+        let mut cursor = self.cursor;
+        let is_done = self.decoder().decode(model, &plan, &mut cursor, budget, align);
+        self.cursor = cursor;
+        is_done
+    }
+
+    fn decoder(&mut self) -> Decoder<'_, P> {
+        let Session { model, plan, arena, .. } = &mut *self.session;
+        let place = (usize::from(self.position), self.source_len);
+        let slot = if C::NEEDS_BUFFERS { self.slot } else { 0 };
+        Decoder::new(&model.model, plan, arena, place, slot.into())
+    }
+
+    fn output(
+        &mut self,
+        budget: &mut impl Budget,
+        observe: &mut impl FnMut(TokenId, P::Logit),
+    ) -> bool {
+        let place = (usize::from(self.position), self.source_len);
+        let Self { session, choice, cursor, .. } = self;
+        let model = &session.model.model;
+        let config = model.config();
+        let rows = usize::from(config.target_vocab);
+        let units = (rows.div_ceil(OUTPUT_ROWS), Costs::of(config).output());
+        let plan = session.plan;
+        let (hidden, search) = output_input(session, place);
+        let logits = match C::NEEDS_BUFFERS {
+            true => SearchBuffers::<P>::carve(model, &plan, search).logits,
+            false => &mut [],
+        };
+        cursor.advance(budget, units, |range| {
+            let range = range.start.saturating_mul(OUTPUT_ROWS)
+                ..range.end.saturating_mul(OUTPUT_ROWS).min(rows);
+            project_logits::<P>(model, hidden, range, |id, logit| {
+                observe(id, logit);
+                choice.push(id, logit);
+                if C::NEEDS_BUFFERS
+                    && let Some(to) = logits.get_mut(usize::from(id))
+                {
+                    *to = logit;
+                }
+            });
+        })
+    }
+}
+
+/// What the output projection reads, `[d_model]`, and what a search has.
+fn output_input<'x, P: Precision>(
+    session: &'x mut Session<'_, '_, P>,
+    (position, source_len): (usize, usize),
+) -> (&'x [P::Activation], &'x mut [u8]) {
+    let config = session.model.model.config();
+    let d_model = usize::from(config.d_model);
+    match config.family {
+        Family::EncoderDecoder | Family::DecoderOnly => {
+            let Session { model, plan, arena, .. } = session;
+            Decoder::<P>::new(&model.model, plan, arena, (position, source_len), 0).into_output()
+        }
+        Family::Classifier => {
+            let (low, _) = session.encoder_buffers();
+            (Carver::new(low).take(d_model), &mut [])
+        }
+        Family::Tagger => {
+            let row = position.saturating_add(config.source_frame.has_start().into());
+            let first = row.saturating_mul(d_model);
+            let (_, memory) = session.encoder_buffers();
+            (memory.get(first..first.saturating_add(d_model)).unwrap_or_default(), &mut [])
+        }
+    }
+}
