@@ -37,6 +37,7 @@
 mod beam;
 #[cfg(test)]
 mod beam_tests;
+mod error;
 mod exp_log;
 mod filter;
 mod greedy;
@@ -49,11 +50,12 @@ mod sample;
 mod trie;
 
 pub use beam::{Beam, BeamBuffers, BeamSearch, Candidate, Hypothesis, Link};
+pub use error::OptionsError;
 pub use filter::Filter;
 pub use greedy::Greedy;
 pub use hash::LogitsHash;
 pub use log_prob::{LogProb, LogSum, LogSumExp, Probability, Score};
-pub use options::{BeamOptions, Constraints, OptionsError, Sampling};
+pub use options::{BeamOptions, Constraints, Sampling};
 pub use q16::Q16;
 pub use sample::draw;
 #[cfg(feature = "sampling")]

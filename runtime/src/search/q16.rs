@@ -1,6 +1,6 @@
 //! A number in Q16, so that firmware chooses temperatures and penalties without floats at run time.
 
-use super::options::OptionsError;
+use super::error::OptionsError;
 
 /// A number of 16 fractional bits, from -32768 to just below 32768.
 ///
