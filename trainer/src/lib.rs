@@ -3,7 +3,7 @@
 //! ```text
 //! cli          the command line
 //!   train      the loop: batches -> gradients -> optimizer, checkpoints, metrics
-//!   evaluate   loss, word and symbol error rates
+//!   evaluate   loss, error rates, accuracies and perplexity, beside their baselines
 //!   export     integers or f16 into a file; `device` runs it as a device does
 //!     checkpoint   what a run is, on disk
 //!     backend      loss and gradient of a batch, by one of:

@@ -14,7 +14,7 @@ mod train;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Trains, exports and evaluates small encoder-decoder Transformers.
+/// Trains, exports and evaluates small Transformers.
 #[derive(Parser)]
 #[command(version, about)]
 struct Cli {

@@ -1,7 +1,7 @@
 //! What no runtime could serve is refused, with the field's name and value.
 
 use anyhow::{Result, bail, ensure};
-use model_format::config::{ConfigField, Family, MAX_D_MODEL, ModelConfig, StackConfig};
+use model_format::config::{ConfigField, Family, MAX_D_MODEL, ModelConfig};
 
 /// Refuses what no runtime could serve, and vocabularies with nothing to say.
 pub fn check(config: &ModelConfig) -> Result<()> {
@@ -40,79 +40,68 @@ pub const fn family_name(family: Family) -> &'static str {
 
 /// What is wrong with a field, by its name and value.
 fn explain(field: ConfigField, config: &ModelConfig) -> String {
-    let ModelConfig { d_model, encoder, decoder, special, .. } = config;
+    let ModelConfig { d_model, encoder, decoder, special, source_vocab, target_vocab, .. } = config;
     let family = family_name(config.family);
     match field {
         ConfigField::DModel => format!(
             "d_model is {d_model}: it must be 1 to {MAX_D_MODEL}, and even with sinusoidal positions"
         ),
-        ConfigField::EncoderLayers | ConfigField::EncoderHeads | ConfigField::EncoderDff => {
-            explain_stack("encoder", field, encoder, config)
-        }
-        ConfigField::DecoderLayers | ConfigField::DecoderHeads | ConfigField::DecoderDff => {
-            explain_stack("decoder", field, decoder, config)
-        }
-        ConfigField::MaxSourceLen if config.has_encoder() => "max_source_len is 0".into(),
-        ConfigField::MaxTargetLen if config.has_decoder() => "max_target_len is 0".into(),
-        ConfigField::MaxSourceLen => {
-            format!("max_source_len is {}: a {family} has no encoder", config.max_source_len)
-        }
-        ConfigField::MaxTargetLen => {
-            format!("max_target_len is {}: a {family} has no decoder", config.max_target_len)
-        }
+        ConfigField::EncoderLayers => size("encoder.n_layers", encoder.n_layers, config),
+        ConfigField::EncoderHeads => heads("encoder.n_heads", encoder.n_heads, config),
+        ConfigField::EncoderDff => size("encoder.d_ff", encoder.d_ff, config),
+        ConfigField::DecoderLayers => size("decoder.n_layers", decoder.n_layers, config),
+        ConfigField::DecoderHeads => heads("decoder.n_heads", decoder.n_heads, config),
+        ConfigField::DecoderDff => size("decoder.d_ff", decoder.d_ff, config),
+        ConfigField::MaxSourceLen => size("max_source_len", config.max_source_len, config),
+        ConfigField::MaxTargetLen => size("max_target_len", config.max_target_len, config),
         ConfigField::Output => {
             format!("output is {:?}: a {family} has no target embedding", config.output)
         }
         ConfigField::SharedEmbedding => format!(
             "shared_embedding needs an encoder and a decoder with one vocabulary, not a {family} \
-             with {} and {} symbols",
-            config.source_vocab, config.target_vocab
+             with {source_vocab} and {target_vocab} symbols"
         ),
         ConfigField::LayerNormEps => {
             format!("layer_norm_eps is {}: it must be between 0 and 1", config.layer_norm_eps)
         }
-        ConfigField::SourceVocab if !config.has_encoder() => {
-            format!("source_vocab is {}: a {family} has no encoder", config.source_vocab)
+        ConfigField::SourceVocab if config.has_encoder() => {
+            format!("source_vocab is {source_vocab}: it must hold {special:?}")
         }
-        ConfigField::SourceVocab => {
-            format!("source_vocab is {}: it must hold {special:?}", config.source_vocab)
+        ConfigField::SourceVocab => size("source_vocab", *source_vocab, config),
+        ConfigField::TargetVocab if config.has_decoder() => {
+            format!("target_vocab is {target_vocab}: it must hold {special:?}")
         }
-        ConfigField::TargetVocab if !config.has_decoder() => "target_vocab is 0: no label".into(),
-        ConfigField::TargetVocab => {
-            format!("target_vocab is {}: it must hold {special:?}", config.target_vocab)
-        }
+        ConfigField::TargetVocab => "target_vocab is 0: no label".into(),
         ConfigField::SpecialIds => format!("special: {special:?} are not distinct"),
         other => format!("{other:?} has no usable value"),
     }
 }
 
-/// What is wrong with a stack that should have layers, or should not.
-fn explain_stack(
-    side: &str,
-    field: ConfigField,
-    stack: &StackConfig,
-    config: &ModelConfig,
-) -> String {
-    let (name, value) = match field {
-        ConfigField::EncoderLayers | ConfigField::DecoderLayers => ("n_layers", stack.n_layers),
-        ConfigField::EncoderHeads | ConfigField::DecoderHeads => ("n_heads", stack.n_heads),
-        _ => ("d_ff", stack.d_ff),
+/// What is wrong with a size that is 0, or should be because its stack is not there.
+fn size(name: &str, value: u16, config: &ModelConfig) -> String {
+    let is_encoder = name.starts_with("encoder") || name.contains("source");
+    let (stack, is_there) = match is_encoder {
+        true => ("encoder", config.has_encoder()),
+        false => ("decoder", config.has_decoder()),
     };
-    let is_there = if side == "encoder" { config.has_encoder() } else { config.has_decoder() };
-    match (is_there, name) {
-        (false, _) => {
-            format!("{side}.{name} is {value}: a {} has no {side}", family_name(config.family))
-        }
-        (true, "n_heads") => {
-            format!("{side}.n_heads is {value}: d_model {} is no multiple of it", config.d_model)
-        }
-        (true, _) => format!("{side}.{name} is {value}"),
+    match is_there {
+        true => format!("{name} is {value}"),
+        false => format!("{name} is {value}: a {} has no {stack}", family_name(config.family)),
+    }
+}
+
+/// What is wrong with a number of heads: most often that it does not divide the width.
+fn heads(name: &str, value: u16, config: &ModelConfig) -> String {
+    let explained = size(name, value, config);
+    match explained.contains(':') {
+        true => explained,
+        false => format!("{explained}: d_model {} is no multiple of it", config.d_model),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use model_format::config::Output;
+    use model_format::config::{Output, StackConfig};
 
     use super::*;
     use crate::engine::Network;
