@@ -125,7 +125,7 @@ impl RunConfig {
         }
         ensure!(
             self.data.train.is_some() || self.data.task.family() == model.family,
-            "family: the task {:?} of the bundled dictionary is not for a {}; choose another --task, \
+            "family: the task {} of the bundled dictionary is not for a {}; choose another --task, \
              or --data",
             self.data.task,
             family_name(model.family)

@@ -3,6 +3,7 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use model_format::config::{Activation, Family, StackConfig};
@@ -96,6 +97,67 @@ fn a_language_model_learns_what_follows_and_goes_on_with_a_prompt() {
     assert!(model.source.symbols().is_empty());
     let answer = model.transcribe(&["a".into()], 1).concat().concat();
     assert!("bcdeabcdeabcde".starts_with(&answer), "{answer}");
+}
+
+/// What `trainer eval` says.
+fn eval(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_trainer")).arg("eval").args(arguments).output();
+    let output = output.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_checkpoint_is_evaluated_beside_its_baseline() {
+    let folder = tempfile::tempdir().unwrap();
+    let (session, quality) = trained(folder.path(), Family::Tagger);
+    let FamilyScores::Labels(labels) = quality.scores else { panic!("{quality:?}") };
+    let run = session.folder.to_str().unwrap();
+    let data = session.run.header.config.data.train.clone().unwrap();
+    let outputs = folder.path().join("outputs.tsv");
+    let outputs = outputs.to_str().unwrap();
+    let (status, said, _) = eval(&[run, "--data", data.to_str().unwrap(), "--outputs", outputs]);
+    assert_eq!(status, Some(0));
+    for (name, scores) in [
+        ("the model", labels.scores),
+        ("majority label", labels.majority.unwrap()),
+        ("  by symbol", labels.by_symbol.unwrap()),
+    ] {
+        let line = said.lines().find(|line| line.starts_with(name)).unwrap();
+        let expected = format!("{:.2}%", 100.0 * scores.label_accuracy);
+        assert!(line.contains(&expected), "{line}: not {expected}");
+    }
+    let lines = std::fs::read_to_string(outputs).unwrap();
+    assert!(lines.contains("\t") && lines.lines().all(|l| l.split('\t').count() == 2));
+    // What is not the model's.
+    let bad = folder.path().join("bad.tsv");
+    std::fs::write(&bad, "ab\t10 77\n").unwrap();
+    let (status, _, said) = eval(&[run, "--data", bad.to_str().unwrap()]);
+    assert_eq!(status, Some(1));
+    assert!(said.ends_with("bad.tsv: line 1: the label `77` is not the model's\n"), "{said}");
+    let (_, _, said) = eval(&[run, "--task", "words"]);
+    assert_eq!(
+        said,
+        "error: the task words is not for a tagger: choose another --task, or --data\n"
+    );
+}
+
+#[test]
+fn a_language_model_is_evaluated_by_perplexity_and_goes_on_with_halves() {
+    let folder = tempfile::tempdir().unwrap();
+    let (session, quality) = trained(folder.path(), Family::DecoderOnly);
+    let FamilyScores::Language(language) = quality.scores else { panic!("{quality:?}") };
+    let run = session.folder.to_str().unwrap();
+    let data = session.run.header.config.data.train.clone().unwrap();
+    let outputs = folder.path().join("outputs.tsv");
+    let (status, said, _) =
+        eval(&[run, "--data", data.to_str().unwrap(), "--outputs", outputs.to_str().unwrap()]);
+    assert_eq!(status, Some(0));
+    for number in [language.perplexity, language.baseline.unwrap()] {
+        assert!(said.contains(&format!("{number:.3}")), "{said}");
+    }
+    let lines = std::fs::read_to_string(outputs).unwrap();
+    assert!(lines.lines().all(|line| "abcdeabcdeabcde".starts_with(&line.replace('\t', ""))));
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn pairs(args: &Args, family: Family, task: Task) -> Result<Vec<Pair>> {
     let task = args.task.unwrap_or(task);
     ensure!(
         task.family() == family,
-        "the task {task:?} is not for a {}: choose another --task, or --data",
+        "the task {task} is not for a {}: choose another --task, or --data",
         family_name(family)
     );
     Ok(split::load(&RunConfig::of_task(task).data, family)?.test)
@@ -168,7 +168,11 @@ fn checkpoint(args: &Args) -> Result<Evaluated> {
     let family = model.config().family;
     let pairs = pairs(args, family, header.config.data.task)?;
     let train = training_examples(&header, family);
-    let held_out = HeldOut::new(&pairs, tokenizers, &model.network, &train)?;
+    let held_out = HeldOut::new(&pairs, tokenizers, &model.network, &train);
+    let held_out = held_out.with_context(|| match &args.data {
+        Some(path) => path.display().to_string(),
+        None => "the dictionary".to_owned(),
+    })?;
     let texts = match family {
         Family::DecoderOnly => held_out.examples.iter().map(|e| first_half(e, &model)).collect(),
         _ => held_out.references.sources.clone(),

@@ -422,6 +422,6 @@ mod tests {
             assert!(error.starts_with(expected), "{error}");
         }
         let error = parse(&["--family", "tagger"]).unwrap_err().to_string();
-        assert!(error.starts_with("family: the task G2p of the bundled dictionary"), "{error}");
+        assert!(error.starts_with("family: the task g2p of the bundled dictionary"), "{error}");
     }
 }

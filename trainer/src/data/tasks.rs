@@ -1,6 +1,7 @@
 //! Tasks whose pairs come from the bundled dictionary.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use anyhow::Result;
 use model_format::config::Family;
@@ -22,6 +23,17 @@ pub enum Task {
     Syllables,
     /// Words, letter by letter: a decoder-only model.
     Words,
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::G2p => "g2p",
+            Self::Stress => "stress",
+            Self::Syllables => "syllables",
+            Self::Words => "words",
+        })
+    }
 }
 
 impl Task {
