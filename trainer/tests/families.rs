@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use model_format::config::{Activation, Family, StackConfig};
+use trainer::backend::Device;
 use trainer::config::{RunConfig, with_family};
 use trainer::data::tokenizer::Unit;
 use trainer::evaluate::{FamilyScores, Quality};
@@ -176,6 +177,33 @@ fn a_stopped_run_of_every_family_goes_on_to_the_same_bytes() {
         let mut resumed = Session::resume(&out("stopped")).unwrap();
         assert_eq!(resumed.train(&AtomicBool::new(false)).unwrap(), Ended::Finished);
         assert!(resumed.run == whole.run, "{family:?}");
+    }
+}
+
+/// As `backend.rs` has it for pairs of texts, with its reasons.
+#[test]
+fn candle_and_the_engine_train_the_same_labels_and_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in [Family::Tagger, Family::Classifier, Family::DecoderOnly] {
+        let mut config = config(write(folder.path(), family), family);
+        (config.train.epochs, config.train.schedule.rate) = (2, 2e-3);
+        (config.train.schedule.warmup_steps, config.train.adam.eps) = (4, 1e-5);
+        (config.train.dropout.attention, config.train.dropout.activation) = (0.1, 0.1);
+        let train = |name: &str, device| {
+            let out = folder.path().join(format!("{family:?}-{name}"));
+            let mut session = Session::begin(out, config.clone()).unwrap();
+            let begun = session.run.weights.params.clone();
+            session.device = device;
+            assert_eq!(session.train(&AtomicBool::new(false)).unwrap(), Ended::Finished);
+            (session.run.weights.params, begun)
+        };
+        let ((engine, begun), (candle, _)) =
+            (train("engine", Device::Cpu), train("candle", Device::CandleCpu));
+        let distance = |a: &[f32], b: &[f32]| {
+            a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
+        };
+        let (way, apart) = (distance(&engine, &begun), distance(&engine, &candle));
+        assert!(way > 0.1 && apart < 0.01 * way, "{family:?}: {apart} apart after {way}");
     }
 }
 
