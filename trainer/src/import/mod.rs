@@ -102,18 +102,20 @@ fn fitting(
     draft: &Draft,
     special: SpecialDraft,
 ) -> Result<(String, ModelConfig, Tensors)> {
-    let mut nearest: Option<(&str, Problems)> = None;
+    // The map that knows most of the names is the one whose problems help.
+    let mut nearest: Option<(usize, &str, Problems)> = None;
     for map in maps {
         match fit(map, dict, draft, special) {
             Ok((config, tensors)) => return Ok((map.name.clone(), config, tensors)),
             Err(problems) => {
-                if nearest.as_ref().is_none_or(|(_, least)| problems.len() < least.len()) {
-                    nearest = Some((&map.name, problems));
+                let known = dict.keys().filter(|name| map.knows(name)).count();
+                if nearest.as_ref().is_none_or(|(most, ..)| known > *most) {
+                    nearest = Some((known, &map.name, problems));
                 }
             }
         }
     }
-    let (name, problems) = nearest.context("no map of names")?;
+    let (_, name, problems) = nearest.context("no map of names")?;
     let tried = match maps.len() {
         1 => String::new(),
         n => format!("none of the {n} built-in maps; nearest: "),

@@ -71,7 +71,8 @@ pub fn read(path: &Path, key: Option<&str>) -> Result<StateDict> {
     Ok(without_wrappers(tensors))
 }
 
-fn parse(bytes: &[u8], key: Option<&str>) -> Result<StateDict> {
+/// As [`read`], from the bytes of a file.
+pub fn parse(bytes: &[u8], key: Option<&str>) -> Result<StateDict> {
     match bytes {
         [b'P', b'K', ..] => torch::read(bytes, key),
         [0x80, 2..=5, ..] => bail!(

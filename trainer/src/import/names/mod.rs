@@ -128,6 +128,13 @@ impl NameMap {
         parse().with_context(|| format!("names {name}"))
     }
 
+    /// Whether a tensor of a checkpoint has a place in the map.
+    pub fn knows(&self, name: &str) -> bool {
+        let sources = self.rules.iter().flat_map(|rule| &rule.sources).map(|s| &s.pattern);
+        let mut patterns = sources.chain(&self.ignore).chain(&self.sinusoids);
+        patterns.any(|pattern| pattern.matches(name).is_some())
+    }
+
     /// Where our tensor `name` is, and its layer.
     fn sources(&self, name: &str) -> (Vec<&Source>, Option<usize>) {
         let rules = self.rules.iter().filter_map(|rule| Some((rule, rule.ours.matches(name)?)));

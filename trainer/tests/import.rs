@@ -1,0 +1,157 @@
+//! Checkpoints that PyTorch wrote give PyTorch's logits and tokens.
+
+#[path = "common/checkpoints.rs"]
+mod checkpoints;
+mod common;
+
+use std::process::Command;
+
+use checkpoints::{data, import_files};
+use serde_json::Value;
+use trainer::import::Imported;
+use trainer::import::way_back::state_dict;
+
+/// Largest difference of a logit from PyTorch's, relative to the largest: both sum in f32, in
+/// another order.
+const TOLERANCE: f32 = 1e-5;
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+/// Compares with what PyTorch computed, see `make_checkpoints.py`.
+fn judge(imported: &Imported, expected: &str) {
+    let text = std::fs::read_to_string(data(expected)).unwrap();
+    let expected: Value = serde_json::from_str(&text).unwrap();
+    let model = &imported.model;
+    let sources: Vec<Vec<u32>> = expected["sources"].as_array().unwrap().iter().map(ids).collect();
+    let mut first = sources[0].clone();
+    first.push(model.config().special.end.into());
+    let logits = model.forward_observed(&first, &ids(&expected["target_in"]), &mut |_, _, _| {});
+    let theirs: Vec<f32> = expected["logits"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|logit| logit.as_f64().unwrap() as f32)
+        .collect();
+    // PyTorch has no column for an id that was added.
+    assert_eq!(logits.len(), theirs.len());
+    let largest = theirs.iter().fold(0.0_f32, |max, logit| max.max(logit.abs()));
+    for (i, (ours, theirs)) in logits.iter().zip(&theirs).enumerate() {
+        assert!((ours - theirs).abs() <= TOLERANCE * largest, "logit {i}: {ours}, {theirs}");
+    }
+    let sources: Vec<&[u32]> = sources.iter().map(Vec::as_slice).collect();
+    let answers: Vec<Vec<u32>> = expected["answers"].as_array().unwrap().iter().map(ids).collect();
+    let ours = model.network.greedy(&model.params, &sources);
+    assert_eq!(ours.into_iter().map(|decoded| decoded.ids).collect::<Vec<_>>(), answers);
+}
+
+fn tutorial(checkpoint: &std::path::Path) -> Imported {
+    import_files(checkpoint, &data("tutorial.json"), &data("vocab.json"), "auto").unwrap()
+}
+
+#[test]
+fn a_tutorials_checkpoint_gives_pytorchs_logits_and_tokens() {
+    let imported = tutorial(&data("tutorial.pt"));
+    assert_eq!(imported.names, "tutorial");
+    let config = imported.model.config();
+    assert_eq!((config.d_model, config.encoder.n_layers, config.decoder.n_layers), (8, 2, 1));
+    assert_eq!((config.encoder.d_ff, config.source_vocab, config.target_vocab), (12, 10, 10));
+    assert_eq!(
+        (config.final_norm, config.output),
+        (false, model_format::config::Output::UntiedBias)
+    );
+    judge(&imported, "tutorial.expected.json");
+}
+
+#[test]
+fn torch_nn_transformer_gives_pytorchs_logits_and_tokens() {
+    let (config, vocab) = (data("torch.json"), data("vocab.json"));
+    let imported = import_files(&data("torch.pt"), &config, &vocab, "auto").unwrap();
+    assert_eq!(imported.names, "torch");
+    judge(&imported, "torch.expected.json");
+}
+
+#[test]
+fn a_marian_model_of_hugging_face_gives_its_logits_and_tokens() {
+    let (config, vocab) = (data("marian/config.json"), data("marian/vocab.json"));
+    let imported =
+        import_files(&data("marian/model.safetensors"), &config, &vocab, "auto").unwrap();
+    assert_eq!(imported.names, "marian");
+    let special = imported.model.config().special;
+    assert_eq!((special.pad, special.start, special.end, special.unknown), (11, 11, 0, 1));
+    judge(&imported, "marian.expected.json");
+}
+
+/// bf16, f16 and f64, transposed views, shared storages, parameters, DataParallel's names, a state
+/// dict beside an optimizer's: the same numbers.
+#[test]
+fn a_training_checkpoint_holds_the_same_tensors() {
+    let (plain, training) = (tutorial(&data("tutorial.pt")), tutorial(&data("training.pt")));
+    assert_eq!(plain.model.tensors(), training.model.tensors());
+}
+
+#[test]
+fn the_way_back_gives_the_same_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let original = tutorial(&data("tutorial.pt"));
+    std::fs::write(&path, state_dict(&original.model).unwrap()).unwrap();
+    // The added id of unknown symbols is part of the embedding now, and the vocabulary names it.
+    let vocab = folder.path().join("vocab.json");
+    std::fs::write(
+        &vocab,
+        r#"{"source": ["<pad>", "<start>", "<end>", "a", "b", "c", "d", "e", "f", "<unk>"],
+            "target": ["<pad>", "<start>", "<end>", "A", "B", "C", "D", "E", "F", "G"]}"#,
+    )
+    .unwrap();
+    let back = import_files(&path, &data("tutorial.json"), &vocab, "auto").unwrap();
+    assert_eq!(back.names, "tutorial");
+    assert_eq!(back.model.tensors(), original.model.tensors());
+    assert_eq!(back.model.config(), original.model.config());
+}
+
+#[test]
+fn what_was_trained_here_goes_to_pytorch_and_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pairs, run) = (common::write_pairs(folder.path()), folder.path().join("run"));
+    let mut train = common::trainer(&["--epochs", "1", "--d-model", "8", "--encoder-layers", "2"]);
+    train.arg("--data").arg(&pairs).arg("--out").arg(&run);
+    assert!(train.stdout(std::process::Stdio::null()).status().unwrap().success());
+    let path = folder.path().join("model.safetensors");
+    let mut export = Command::new(env!("CARGO_BIN_EXE_trainer"));
+    export.arg("export").arg(&run).arg("--safetensors").arg(&path);
+    assert!(export.status().unwrap().success());
+    let model = trainer::model::TrainedModel::load(&run).unwrap();
+    let vocab = folder.path().join("vocab.json");
+    let symbols = serde_json::json!({
+        "source": model.source.symbols(), "target": model.target.symbols()
+    });
+    std::fs::write(&vocab, symbols.to_string()).unwrap();
+    let back = import_files(&path, &run.join("config.json"), &vocab, "auto").unwrap();
+    assert_eq!(back.model.tensors(), model.tensors());
+}
+
+#[test]
+fn a_checkpoint_becomes_a_file_that_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let texts = folder.path().join("texts.txt");
+    std::fs::write(&texts, "abc\nfed\tignored\n\nbb\n").unwrap();
+    for precision in ["half", "fixed"] {
+        let output = folder.path().join("model.kfm");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
+        command.arg("import").arg(data("tutorial.pt")).arg("-o").arg(&output);
+        command.arg("--config").arg(data("tutorial.json")).arg("--vocab").arg(data("vocab.json"));
+        command.args(["--precision", precision]).arg("--calibration").arg(&texts);
+        let said = command.output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        assert!(String::from_utf8_lossy(&said.stdout).contains("names of `tutorial`"));
+        let file = trainer::device::read(&output).unwrap();
+        let model = trainer::device::check(&file).unwrap();
+        let answers = trainer::device::run_all(model, &["bcd".to_owned()], 1).unwrap();
+        let imported = tutorial(&data("tutorial.pt"));
+        let expected = imported.model.transcribe(&["bcd".to_owned()], 1)[0].join(" ");
+        let answer = answers[0].as_ref().unwrap();
+        assert_eq!(answer.text.replace(' ', ""), expected.replace(' ', ""), "{precision}");
+    }
+}
