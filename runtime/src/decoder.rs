@@ -223,6 +223,17 @@ struct Step<'a, P: Precision> {
     work: &'a mut [u8],
 }
 
+/// What a step works on.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// Of the id that is read.
+    pub position: usize,
+    /// Positions of `memory`.
+    pub source_len: usize,
+    /// Where the beam's cache lies.
+    pub slot: usize,
+}
+
 /// All that the decoder has in the arena.
 pub(crate) struct Decoder<'a, P: Precision> {
     /// Cross keys and values of all layers.
@@ -237,14 +248,13 @@ pub(crate) struct Decoder<'a, P: Precision> {
 }
 
 impl<'a, P: Precision> Decoder<'a, P> {
-    /// At `position`, over `source_len` positions of `memory`, with the cache in `slot`.
+    /// The parts of `arena`, for a step at this place.
     #[inline(never)]
     pub fn new(
         model: &Model<'_>,
         plan: &Plan,
         arena: &'a mut [u8],
-        (position, source_len): (usize, usize),
-        slot: usize,
+        Place { position, source_len, slot }: Place,
     ) -> Self {
         let d_model = usize::from(model.config().d_model);
         let mut carver = Carver::new(arena);

@@ -14,7 +14,7 @@ use crate::layers::{
     AttentionSlots, Embedding, FeedForward, HeadShape, KeyValueProjection, KvCache, MultiHead,
     Norm, QueryProjection, rotate, start_rotation,
 };
-use crate::plan::rotation_len;
+use crate::plan::{Plan, rotation_len};
 use crate::precision::{AttentionScratch, Precision};
 use crate::tokenizer::Ids;
 
@@ -236,7 +236,19 @@ pub(crate) struct Shape {
     pub d_ff: usize,
 }
 
-/// Embeds `ids` into the first rows of `memory`, `[capacity, d_model]`. On its own stack, which is
+/// What lies below `memory`, and the first `len` rows of `memory`, `[len, d_model]`.
+pub(crate) fn buffers<'a, P: Precision>(
+    model: &Model<'_>,
+    plan: &Plan,
+    arena: &'a mut [u8],
+    len: usize,
+) -> (&'a mut [u8], &'a mut [P::Activation]) {
+    let mut carver = Carver::new(arena);
+    let low = carver.take(plan.memory_offset);
+    (low, carver.take(len.saturating_mul(model.config().d_model.into())))
+}
+
+/// Embeds `ids` into the first rows of `memory`, `[len, d_model]`. On its own stack, which is
 /// gone when the layers run.
 #[inline(never)]
 pub(crate) fn embed<P: Precision>(

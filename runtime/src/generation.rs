@@ -99,7 +99,7 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
             Family::Classifier => 1,
             Family::EncoderDecoder | Family::DecoderOnly => session.plan.limits.target_len,
         };
-        let (low, memory) = session.encoder_buffers();
+        let (low, memory) = encoder::buffers::<P>(&model.model, &session.plan, session.arena, len);
         encoder::embed::<P>(&model.model, ids, low, memory);
         let forced = (Ids::Given(options.prefix.iter()), options.prefix.len());
         Self::new(session, (Stage::Encode, len), forced, (limit, options.max_len))

@@ -2,7 +2,6 @@
 
 use model_format::config::{Family, ModelConfig};
 
-use crate::arena::Carver;
 use crate::error::{ArenaTooSmall, RunError};
 use crate::generation::{GenerateOptions, Generation, StopReason};
 use crate::model::TypedModel;
@@ -162,15 +161,6 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
         check_len(config, len, self.plan.limits.source_len.saturating_sub(frame).into())?;
         let len = len.saturating_add(frame.into());
         self.start(Ids::Framed(Frame::of(config), ids), len, options)
-    }
-
-    /// What lies below `memory`, and `memory`, `[capacity, d_model]`.
-    pub(crate) fn encoder_buffers(&mut self) -> (&mut [u8], &mut [P::Activation]) {
-        let d_model = usize::from(self.model.model.config().d_model);
-        let mut carver = Carver::new(&mut *self.arena);
-        let low = carver.take(self.plan.memory_offset);
-        let capacity = usize::from(self.plan.limits.source_len);
-        (low, carver.take(capacity.saturating_mul(d_model)))
     }
 
     /// `ids` are `len` sound ones, a source or a prompt.

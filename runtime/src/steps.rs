@@ -1,5 +1,6 @@
 //! From input to ids: the stages of a generation, each in units that a budget pays for.
 
+use model_format::Model;
 use model_format::config::Family;
 
 use crate::align::Align;
@@ -7,9 +8,11 @@ use crate::arena::Carver;
 use crate::beam_cache::SearchBuffers;
 use crate::budget::{Budget, Costs, Cursor, OUTPUT_ROWS};
 use crate::choice::{Choice, Chosen, Context};
-use crate::decoder::{Decoder, project_logits, remember_memory};
-use crate::encoder::{Shape, encode};
+use crate::decoder::{Decoder, Place, project_logits, remember_memory};
+use crate::encoder::{self, Shape, encode};
+
 use crate::generation::{Generation, Poll, StopReason, label_count};
+use crate::plan::Plan;
 use crate::precision::Precision;
 use crate::session::Session;
 use crate::tokenizer::TokenId;
@@ -150,43 +153,43 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
     }
 
     fn encode(&mut self, budget: &mut impl Budget) -> bool {
-        let model = &self.session.model.model;
+        let Session { model, plan, arena, .. } = &mut *self.session;
+        let model = &model.model;
         let config = model.config();
         let shape = Shape {
             len: self.source_len,
-            capacity: self.session.plan.limits.source_len.into(),
+            capacity: plan.limits.source_len.into(),
             d_model: config.d_model.into(),
             d_ff: config.encoder.d_ff.into(),
         };
-        let len = shape.len.saturating_mul(shape.d_model);
-        let (low, memory) = self.session.encoder_buffers();
-        let memory = memory.get_mut(..len).unwrap_or_default();
+        let (low, memory) = encoder::buffers::<P>(model, plan, arena, shape.len);
         encode::<P>(model, shape, &mut self.cursor, budget, low, memory)
     }
 
     fn remember(&mut self, budget: &mut impl Budget) -> bool {
-        let (model, plan) = (&self.session.model.model, self.session.plan);
-        let len = self.source_len.saturating_mul(model.config().d_model.into());
-        let (low, memory) = self.session.encoder_buffers();
-        let memory = memory.get(..len).unwrap_or_default();
-        remember_memory::<P>(model, &plan, &mut self.cursor, budget, memory, low)
+        let Session { model, plan, arena, .. } = &mut *self.session;
+        let model = &model.model;
+        let (low, memory) = encoder::buffers::<P>(model, plan, arena, self.source_len);
+        remember_memory::<P>(model, plan, &mut self.cursor, budget, memory, low)
     }
 
     /// Embeds the next id, or makes the mean of `memory`; ends where there is no room.
     fn begin(&mut self) -> bool {
-        let model = &self.session.model.model;
-        let config = model.config();
-        self.choice.begin(model);
+        let place = self.place();
         if self.position >= self.max_len {
             self.session.last_stop = Some(self.full());
-        } else if config.has_decoder() {
-            let (id, moves) = (self.id, self.moves);
-            self.decoder().embed(model, id, moves);
+            return true;
+        }
+        let Session { model, plan, arena, .. } = &mut *self.session;
+        let model = &model.model;
+        let config = model.config();
+        self.choice.begin(model);
+        if config.has_decoder() {
+            let mut decoder = Decoder::<P>::new(model, plan, arena, place);
+            decoder.embed(model, self.id, self.moves);
         } else if config.family == Family::Classifier {
-            let d_model = usize::from(config.d_model);
-            let len = self.source_len.saturating_mul(d_model);
-            let (low, memory) = self.session.encoder_buffers();
-            P::mean(memory.get(..len).unwrap_or_default(), Carver::new(low).take(d_model));
+            let (low, memory) = encoder::buffers::<P>(model, plan, arena, self.source_len);
+            P::mean(memory, Carver::new(low).take(config.d_model.into()));
         }
         true
     }
@@ -206,35 +209,37 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
     }
 
     fn decode(&mut self, budget: &mut impl Budget, align: &mut impl Align<P>) -> bool {
-        let (model, plan) = (&self.session.model.model, self.session.plan);
-        let mut cursor = self.cursor;
-        let is_done = self.decoder().decode(model, &plan, &mut cursor, budget, align);
-        self.cursor = cursor;
-        is_done
-    }
-
-    fn decoder(&mut self) -> Decoder<'_, P> {
+        let place = self.place();
         let Session { model, plan, arena, .. } = &mut *self.session;
-        let place = (usize::from(self.position), self.source_len);
-        let slot = if C::NEEDS_BUFFERS { self.slot } else { 0 };
-        Decoder::new(&model.model, plan, arena, place, slot.into())
+        let mut decoder = Decoder::<P>::new(&model.model, plan, arena, place);
+        decoder.decode(&model.model, plan, &mut self.cursor, budget, align)
     }
 
+    /// What the decoder works on.
+    fn place(&self) -> Place {
+        Place {
+            position: self.position.into(),
+            source_len: self.source_len,
+            slot: if C::NEEDS_BUFFERS { self.slot.into() } else { 0 },
+        }
+    }
+
+    /// The logits of the next id.
     fn output(
         &mut self,
         budget: &mut impl Budget,
         observe: &mut impl FnMut(TokenId, P::Logit),
     ) -> bool {
-        let place = (usize::from(self.position), self.source_len);
+        let place = self.place();
         let Self { session, choice, cursor, .. } = self;
-        let model = &session.model.model;
+        let Session { model, plan, arena, .. } = &mut **session;
+        let model = &model.model;
         let config = model.config();
         let rows = usize::from(config.target_vocab);
         let units = (rows.div_ceil(OUTPUT_ROWS), Costs::of(config).output());
-        let plan = session.plan;
-        let (hidden, search) = output_input(session, place);
+        let (hidden, search) = output_input::<P>(model, plan, arena, place);
         let logits = match C::NEEDS_BUFFERS {
-            true => SearchBuffers::<P>::carve(model, &plan, search).logits,
+            true => SearchBuffers::<P>::carve(model, plan, search).logits,
             false => &mut [],
         };
         cursor.advance(budget, units, |range| {
@@ -254,26 +259,26 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
 }
 
 /// What the output projection reads, `[d_model]`, and what a search has.
-fn output_input<'x, P: Precision>(
-    session: &'x mut Session<'_, '_, P>,
-    (position, source_len): (usize, usize),
-) -> (&'x [P::Activation], &'x mut [u8]) {
-    let config = session.model.model.config();
+fn output_input<'a, P: Precision>(
+    model: &Model<'_>,
+    plan: &Plan,
+    arena: &'a mut [u8],
+    place: Place,
+) -> (&'a [P::Activation], &'a mut [u8]) {
+    let config = model.config();
     let d_model = usize::from(config.d_model);
     match config.family {
         Family::EncoderDecoder | Family::DecoderOnly => {
-            let Session { model, plan, arena, .. } = session;
-            Decoder::<P>::new(&model.model, plan, arena, (position, source_len), 0).into_output()
+            Decoder::<P>::new(model, plan, arena, place).into_output()
         }
         Family::Classifier => {
-            let (low, _) = session.encoder_buffers();
+            let (low, _) = encoder::buffers::<P>(model, plan, arena, 0);
             (Carver::new(low).take(d_model), &mut [])
         }
         Family::Tagger => {
-            let row = position.saturating_add(config.source_frame.has_start().into());
-            let first = row.saturating_mul(d_model);
-            let (_, memory) = session.encoder_buffers();
-            (memory.get(first..first.saturating_add(d_model)).unwrap_or_default(), &mut [])
+            let row = place.position.saturating_add(config.source_frame.has_start().into());
+            let (_, memory) = encoder::buffers::<P>(model, plan, arena, row.saturating_add(1));
+            (memory.get(row.saturating_mul(d_model)..).unwrap_or_default(), &mut [])
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use model_format::config::{ModelConfig, Segmentation, TextConfig, UnknownPolicy};
-use model_format::{Model, Vocabulary, fold_case};
+use model_format::config::{ModelConfig, Segmentation, UnknownPolicy};
+use model_format::{Model, fold_case};
 
 /// An id of a vocabulary.
 pub type TokenId = u16;
@@ -112,9 +112,8 @@ impl Iterator for Ids<'_> {
 /// The ids of a text, one by one.
 #[derive(Clone)]
 pub(crate) struct TextIds<'t> {
-    vocabulary: Vocabulary<'t>,
-    text: TextConfig,
-    unknown: TokenId,
+    model: &'t Model<'t>,
+    is_source: bool,
     pieces: Pieces<'t>,
     /// Of the text, as an address.
     start: usize,
@@ -123,26 +122,25 @@ pub(crate) struct TextIds<'t> {
 
 impl<'t> TextIds<'t> {
     /// What the encoder reads of `text`.
-    pub fn source(model: &Model<'t>, text: &'t str) -> Self {
-        Self::new(model, text, *model.source_vocabulary(), model.text().source)
+    pub fn source(model: &'t Model<'t>, text: &'t str) -> Self {
+        Self::new(model, text, true, model.text().source)
     }
 
     /// A prompt.
-    pub fn target(model: &Model<'t>, text: &'t str) -> Self {
-        Self::new(model, text, *model.target_vocabulary(), model.text().target)
+    pub fn target(model: &'t Model<'t>, text: &'t str) -> Self {
+        Self::new(model, text, false, model.text().target)
     }
 
     fn new(
-        model: &Model<'t>,
+        model: &'t Model<'t>,
         text: &'t str,
-        vocabulary: Vocabulary<'t>,
+        is_source: bool,
         segmentation: Segmentation,
     ) -> Self {
         let characters = segmentation == Segmentation::Characters;
         Self {
-            vocabulary,
-            text: *model.text(),
-            unknown: model.config().special.unknown,
+            model,
+            is_source,
             pieces: Pieces { rest: text, characters },
             start: text.as_ptr().addr(),
             index: 0,
@@ -173,16 +171,21 @@ impl Iterator for TextIds<'_> {
         self.index = index.saturating_add(1);
         let offset = piece.as_ptr().addr().wrapping_sub(self.start);
         let mut folded = Symbol::default();
-        let is_whole = match self.text.fold_case {
+        let model = self.model;
+        let is_whole = match model.text().fold_case {
             true => piece.chars().flat_map(fold_case).all(|c| folded.push(c)),
             false => piece.chars().all(|c| folded.push(c)),
         };
         if !is_whole {
             return Some(Err(EncodeError::SymbolTooLong { offset }));
         }
-        Some(match (self.vocabulary.id(folded.as_str()), self.text.unknown) {
+        let vocabulary = match self.is_source {
+            true => model.source_vocabulary(),
+            false => model.target_vocabulary(),
+        };
+        Some(match (vocabulary.id(folded.as_str()), model.text().unknown) {
             (Some(id), _) => Ok(id),
-            (None, UnknownPolicy::Replace) => Ok(self.unknown),
+            (None, UnknownPolicy::Replace) => Ok(model.config().special.unknown),
             (None, UnknownPolicy::Refuse) => {
                 let first = piece.chars().next().unwrap_or_default();
                 Err(EncodeError::UnknownSymbol { index, offset, first })
