@@ -105,9 +105,17 @@ pub fn evaluate(model: Model<'_>, texts: &[String], threads: usize) -> Result<Ev
 
 /// How the answers of a file are cut into symbols.
 pub fn target_splitting(model: &Model<'_>) -> Splitting {
-    let unit = match model.text().target {
+    Splitting { unit: unit(model.text().target), lowercase: false }
+}
+
+/// How a file cuts its sources into symbols.
+pub fn source_splitting(model: &Model<'_>) -> Splitting {
+    Splitting { unit: unit(model.text().source), lowercase: model.text().fold_case }
+}
+
+fn unit(segmentation: Segmentation) -> Unit {
+    match segmentation {
         Segmentation::Characters => Unit::Character,
         Segmentation::Symbols => Unit::Word,
-    };
-    Splitting { unit, lowercase: false }
+    }
 }

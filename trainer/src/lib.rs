@@ -15,11 +15,13 @@
 //!       rng        counter-based random numbers
 //! ```
 
+pub mod alignment;
 pub mod backend;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod data;
+pub mod decode;
 pub mod device;
 pub mod engine;
 pub mod evaluate;

@@ -2,6 +2,7 @@
 
 mod choices;
 mod eval;
+mod explain;
 mod export;
 mod import;
 mod inspect;
@@ -14,7 +15,7 @@ mod train;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Trains, exports and evaluates small Transformers.
+/// Trains, imports, exports and evaluates small Transformers.
 #[derive(Parser)]
 #[command(version, about)]
 struct Cli {
@@ -34,6 +35,8 @@ enum Command {
     Import(Box<import::Args>),
     /// Run texts through an exported file, as the device does.
     Run(run::Args),
+    /// Draw what the output attends to in the source.
+    Explain(explain::Args),
     /// Show what an exported file holds and needs.
     Inspect(inspect::Args),
 }
@@ -46,6 +49,7 @@ pub fn main() -> Result<()> {
         Some(Command::Export(args)) => export::run(&args),
         Some(Command::Import(args)) => import::run(&args),
         Some(Command::Run(args)) => run::run(&args),
+        Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         None => quick::run(),
     }

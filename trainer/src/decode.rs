@@ -1,0 +1,247 @@
+//! Searches other than the plain greedy one, through the runtime, on texts.
+
+use anyhow::{Result, anyhow, ensure};
+use model_format::config::Precision as Stored;
+use model_format::{AlignedBytes, Model};
+use runtime::search::{BeamOptions, Constraints, Q16, Sampling, Score};
+use runtime::{
+    Choice, FixedModel, GenerateOptions, Generation, HalfModel, Limits, LoadError, Plan, Precision,
+    Session, TokenId, TypedModel,
+};
+
+use crate::device::target_splitting;
+use crate::rng;
+
+/// What may be produced, in target text.
+#[derive(Debug, Clone, Default)]
+pub struct TextConstraints {
+    /// Fewest ids, end id included.
+    pub min_len: u16,
+    /// Most ids, end id included; what the file allows where absent.
+    pub max_len: Option<u16>,
+    /// What the output begins with.
+    pub prefix: String,
+    /// Symbols that are never produced.
+    pub suppressed: String,
+    /// The only outputs that there are.
+    pub choices: Option<Vec<String>>,
+    /// Makes symbols that were produced less probable; 1 changes nothing.
+    pub repetition_penalty: Option<f32>,
+    /// No sequence of this many symbols is produced twice.
+    pub no_repeat_ngram: Option<u16>,
+}
+
+/// How ids are chosen.
+#[derive(Debug, Clone, Copy)]
+pub enum Search {
+    /// The most probable.
+    Greedy,
+    /// At random.
+    Sampling {
+        /// How.
+        options: Sampling,
+        /// Of the generator.
+        seed: u64,
+    },
+    /// The outputs of the highest score.
+    Beams(BeamOptions),
+}
+
+/// One output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Output {
+    /// As text.
+    pub text: String,
+    /// Log-probability and number of ids.
+    pub score: Score,
+    /// What a beam search ranks by, in nats; the log-probability otherwise.
+    pub rank: f32,
+    /// Whether it ended; otherwise it reached the length limit.
+    pub ended: bool,
+}
+
+/// A [`Q16`] with the option's name in its error.
+pub fn q16(name: &str, value: f32) -> Result<Q16> {
+    Q16::from_f32(value).map_err(|error| anyhow!("{name} is {value}: {error}"))
+}
+
+/// Decodes texts with one session.
+pub struct Decoder<'m> {
+    model: Model<'m>,
+    search: Search,
+    ids: Ids,
+}
+
+/// [`TextConstraints`] as ids.
+struct Ids {
+    min_len: u16,
+    max_len: Option<u16>,
+    prefix: Vec<TokenId>,
+    suppressed: Vec<TokenId>,
+    choices: Option<Vec<Vec<TokenId>>>,
+    repetition_penalty: Q16,
+    no_repeat_ngram: Option<u16>,
+}
+
+impl<'m> Decoder<'m> {
+    /// Checks that the texts of the constraints can be written in the model's target symbols.
+    pub fn new(model: Model<'m>, constraints: &TextConstraints, search: Search) -> Result<Self> {
+        ensure!(model.config().has_decoder(), "a {:?} only labels", model.config().family);
+        let ids = |text: &str| target_ids(&model, text);
+        let choices = constraints.choices.as_ref().map(|choices| {
+            let mut choices = choices.iter().map(|text| ids(text)).collect::<Result<Vec<_>>>()?;
+            choices.sort_unstable();
+            choices.dedup();
+            Ok::<_, anyhow::Error>(choices)
+        });
+        let penalty = constraints.repetition_penalty.map(|p| q16("the repetition penalty", p));
+        let ids = Ids {
+            min_len: constraints.min_len,
+            max_len: constraints.max_len,
+            prefix: ids(&constraints.prefix)?,
+            suppressed: ids(&constraints.suppressed)?,
+            choices: choices.transpose()?,
+            repetition_penalty: penalty.transpose()?.unwrap_or(Q16::ONE),
+            no_repeat_ngram: constraints.no_repeat_ngram,
+        };
+        let decoder = Self { model, search, ids };
+        decoder.check()?;
+        Ok(decoder)
+    }
+
+    /// Refuses options before the first text.
+    fn check(&self) -> Result<()> {
+        let config = self.model.config();
+        let longest = config.max_target_len.saturating_sub(self.ids.prefix.len() as u16);
+        let max_len = self.ids.max_len.unwrap_or(longest).min(longest);
+        let choices = self.choices();
+        let constraints = self.constraints(choices.as_deref());
+        constraints.check(config.target_vocab, &config.special, max_len)?;
+        match self.search {
+            Search::Greedy => {}
+            Search::Sampling { options, .. } => options.check(config.target_vocab)?,
+            Search::Beams(options) => options.check()?,
+        }
+        Ok(())
+    }
+
+    fn choices(&self) -> Option<Vec<&[TokenId]>> {
+        self.ids.choices.as_ref().map(|list| list.iter().map(Vec::as_slice).collect())
+    }
+
+    fn constraints<'a>(&'a self, allowed: Option<&'a [&'a [TokenId]]>) -> Constraints<'a> {
+        Constraints {
+            min_len: self.ids.min_len,
+            suppressed: &self.ids.suppressed,
+            repetition_penalty: self.ids.repetition_penalty,
+            no_repeat_ngram: self.ids.no_repeat_ngram,
+            allowed,
+        }
+    }
+
+    /// The outputs of every text, the best first: several of a beam search, one otherwise.
+    pub fn run(
+        &self,
+        texts: impl Iterator<Item = Result<String>>,
+        each: impl FnMut(&str, Result<Vec<Output>>) -> Result<()>,
+    ) -> Result<()> {
+        match self.model.header().precision {
+            Stored::FixedPoint => self.run_as(FixedModel::new(self.model), texts, each),
+            Stored::HalfFloat => self.run_as(HalfModel::new(self.model), texts, each),
+        }
+    }
+
+    fn run_as<P: Precision>(
+        &self,
+        model: Result<TypedModel<'_, P>, LoadError>,
+        texts: impl Iterator<Item = Result<String>>,
+        mut each: impl FnMut(&str, Result<Vec<Output>>) -> Result<()>,
+    ) -> Result<()> {
+        let model = model?;
+        let beams = match self.search {
+            Search::Beams(options) => options.beams,
+            _ => 1,
+        };
+        let limits = Limits::of(self.model.config()).with_beams(beams.max(1));
+        let total = Plan::new(self.model.header(), limits).total;
+        let mut arena = AlignedBytes::from(&vec![0; total][..]);
+        let mut session = Session::with_limits(&model, &mut arena, limits)?;
+        for (index, text) in (0..).zip(texts) {
+            let text = text?;
+            each(&text, self.decode(&mut session, &text, index))?;
+        }
+        Ok(())
+    }
+
+    /// `index` tells the generator of one text from that of another.
+    fn decode<P: Precision>(
+        &self,
+        session: &mut Session<'_, '_, P>,
+        text: &str,
+        index: u64,
+    ) -> Result<Vec<Output>> {
+        let choices = self.choices();
+        let constraints = self.constraints(choices.as_deref());
+        let options = GenerateOptions { max_len: self.ids.max_len, prefix: &self.ids.prefix };
+        let generation = session.generate_text(text, &options)?;
+        match self.search {
+            Search::Greedy => {
+                let generation = generation.constrained(&constraints)?;
+                Ok(vec![self.follow(generation, |g| g.choice().score())])
+            }
+            Search::Sampling { options, seed } => {
+                let mut drawn = 0;
+                let random = || {
+                    drawn += 1;
+                    rng::key(&[seed, index, drawn])
+                };
+                let generation = generation.sampled(&constraints, &options, random)?;
+                Ok(vec![self.follow(generation, |g| g.choice().score())])
+            }
+            Search::Beams(options) => {
+                let mut beams = generation.beams(&constraints, &options)?;
+                beams.run();
+                let found = beams.hypotheses().to_vec();
+                let output = |(i, hypothesis): (usize, &runtime::search::Hypothesis)| Output {
+                    text: self.text(beams.ids(i)),
+                    score: hypothesis.total(),
+                    rank: nats(hypothesis.score),
+                    ended: hypothesis.has_end(),
+                };
+                Ok(found.iter().enumerate().map(output).collect())
+            }
+        }
+    }
+
+    fn follow<P: Precision, C: Choice<P>>(
+        &self,
+        mut generation: Generation<'_, '_, '_, P, C>,
+        score: impl Fn(&Generation<'_, '_, '_, P, C>) -> Score,
+    ) -> Output {
+        let ids: Vec<TokenId> = generation.by_ref().collect();
+        let score = score(&generation);
+        let ended = generation.stop_reason() == Some(runtime::StopReason::EndToken);
+        Output { text: self.text(&ids), score, rank: nats(score.sum), ended }
+    }
+
+    fn text(&self, ids: &[TokenId]) -> String {
+        let vocabulary = self.model.target_vocabulary();
+        let texts = ids.iter().map(|id| vocabulary.text(*id)).filter(|text| !text.is_empty());
+        texts.collect::<Vec<_>>().join(target_splitting(&self.model).separator())
+    }
+}
+
+/// A log-probability as a float.
+pub fn nats(log_prob: runtime::search::LogProb) -> f32 {
+    log_prob.to_bits() as f32 / 65_536.0
+}
+
+/// The ids of target text.
+fn target_ids(model: &Model<'_>, text: &str) -> Result<Vec<TokenId>> {
+    let symbols = target_splitting(model).symbols(text);
+    let id = |symbol: &String| {
+        let id = model.target_vocabulary().id(symbol);
+        id.ok_or_else(|| anyhow!("`{symbol}` is no symbol of the model's target vocabulary"))
+    };
+    symbols.iter().map(id).collect()
+}
