@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use model_format::config::{Activation, Family, StackConfig};
+use model_format::config::{Activation, Family, Precision, StackConfig};
 use trainer::backend::Device;
 use trainer::config::{RunConfig, with_family};
 use trainer::data::tokenizer::Unit;
+use trainer::device;
 use trainer::evaluate::{FamilyScores, Quality};
+use trainer::export::export;
 use trainer::model::TrainedModel;
 use trainer::session::Session;
 use trainer::train::{Ended, evaluate_run};
@@ -177,6 +179,23 @@ fn a_stopped_run_of_every_family_goes_on_to_the_same_bytes() {
         let mut resumed = Session::resume(&out("stopped")).unwrap();
         assert_eq!(resumed.train(&AtomicBool::new(false)).unwrap(), Ended::Finished);
         assert!(resumed.run == whole.run, "{family:?}");
+    }
+}
+
+#[test]
+fn every_family_is_exported_and_gives_the_same_labels_and_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in [Family::Tagger, Family::Classifier, Family::DecoderOnly] {
+        let (session, _) = trained(folder.path(), family);
+        let model = TrainedModel::load(&session.folder).unwrap();
+        let texts: Vec<String> = ["ab", "abcd", "a", "abcde"].map(String::from).to_vec();
+        let expected = model.transcribe(&texts, 1);
+        for precision in [Precision::HalfFloat, Precision::FixedPoint] {
+            let file = export(&model, precision, &session.split.train).unwrap();
+            let exported = device::check(&file).unwrap();
+            let given = device::evaluate(exported, &texts, 1).unwrap().outputs;
+            assert_eq!(given, expected, "{family:?} {precision:?}");
+        }
     }
 }
 

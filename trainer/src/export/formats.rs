@@ -45,7 +45,7 @@ impl ChosenFormats {
         if config.shared_embedding {
             chosen.share_embedding();
         }
-        for slot in Slot::all(&config) {
+        for slot in Slot::all(&config).filter(|slot| rows(&config, *slot) > 0) {
             chosen.fit_output(trained, slot)?;
         }
         if !config.final_norm {
