@@ -7,9 +7,15 @@ mod common;
 use std::process::Command;
 
 use checkpoints::{data, import_files};
+use model_format::config::{Family, ModelConfig, Output, StackConfig};
 use serde_json::Value;
+use trainer::config::RunConfig;
+use trainer::data::tokenizer::{Splitting, Tokenizer, Unit};
+use trainer::engine::Network;
 use trainer::import::Imported;
+use trainer::import::names::NameMap;
 use trainer::import::way_back::state_dict;
+use trainer::model::TrainedModel;
 
 /// Largest difference of a logit from PyTorch's, relative to the largest: both sum in f32, in
 /// another order.
@@ -57,10 +63,7 @@ fn a_tutorials_checkpoint_gives_pytorchs_logits_and_tokens() {
     let config = imported.model.config();
     assert_eq!((config.d_model, config.encoder.n_layers, config.decoder.n_layers), (8, 2, 1));
     assert_eq!((config.encoder.d_ff, config.source_vocab, config.target_vocab), (12, 10, 10));
-    assert_eq!(
-        (config.final_norm, config.output),
-        (false, model_format::config::Output::UntiedBias)
-    );
+    assert_eq!((config.final_norm, config.output), (false, Output::UntiedBias));
     judge(&imported, "tutorial.expected.json");
 }
 
@@ -122,7 +125,7 @@ fn what_was_trained_here_goes_to_pytorch_and_back() {
     let mut export = Command::new(env!("CARGO_BIN_EXE_trainer"));
     export.arg("export").arg(&run).arg("--safetensors").arg(&path);
     assert!(export.status().unwrap().success());
-    let model = trainer::model::TrainedModel::load(&run).unwrap();
+    let model = TrainedModel::load(&run).unwrap();
     let vocab = folder.path().join("vocab.json");
     let symbols = serde_json::json!({
         "source": model.source.symbols(), "target": model.target.symbols()
@@ -153,5 +156,73 @@ fn a_checkpoint_becomes_a_file_that_answers() {
         let expected = imported.model.transcribe(&["bcd".to_owned()], 1)[0].join(" ");
         let answer = answers[0].as_ref().unwrap();
         assert_eq!(answer.text.replace(' ', ""), expected.replace(' ', ""), "{precision}");
+    }
+}
+
+/// A small model of any family, with random weights.
+fn random_model(family: Family) -> TrainedModel {
+    let stack = |is_there| match is_there {
+        true => StackConfig { n_layers: 2, n_heads: 2, d_ff: 12 },
+        false => StackConfig::NONE,
+    };
+    let (has_encoder, has_decoder) = (family != Family::DecoderOnly, family == Family::DecoderOnly);
+    let config = ModelConfig {
+        family,
+        d_model: 8,
+        encoder: stack(has_encoder),
+        decoder: stack(has_decoder),
+        source_vocab: if has_encoder { 9 } else { 0 },
+        target_vocab: 9,
+        max_source_len: if has_encoder { 12 } else { 0 },
+        max_target_len: if has_decoder { 12 } else { 0 },
+        output: Output::UntiedBias,
+        ..RunConfig::default().model
+    };
+    let symbols: Vec<String> =
+        ["<pad>", "<start>", "<end>", "<unk>", "a", "b", "c", "d", "e"].map(String::from).into();
+    let splitting = Splitting { unit: Unit::Character, lowercase: false };
+    let with = |is_there, special| match is_there {
+        true => Tokenizer::with_special(splitting, symbols.clone(), special),
+        false => Tokenizer::none(splitting),
+    };
+    let network = Network::new(&config).unwrap();
+    let params = network.layout.init(1);
+    let source = with(has_encoder, Some(config.special));
+    let target = with(true, has_decoder.then_some(config.special));
+    TrainedModel { network, source, target, params }
+}
+
+#[test]
+fn models_with_one_stack_go_to_pytorch_and_back() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in [Family::DecoderOnly, Family::Tagger, Family::Classifier] {
+        let model = random_model(family);
+        let path = folder.path().join("model.safetensors");
+        std::fs::write(&path, state_dict(&model).unwrap()).unwrap();
+        let config = folder.path().join("config.json");
+        let text = serde_json::json!({
+            "family": family, "n_heads": 2, "norm": "pre", "max_source_len": 12, "max_target_len": 12
+        });
+        std::fs::write(&config, text.to_string()).unwrap();
+        let vocab = folder.path().join("vocab.json");
+        let symbols = serde_json::json!({
+            "source": model.source.symbols(), "target": model.target.symbols()
+        });
+        std::fs::write(&vocab, symbols.to_string()).unwrap();
+        let back = import_files(&path, &config, &vocab, "auto").unwrap();
+        assert_eq!(back.model.config(), model.config(), "{family:?}");
+        assert_eq!(back.model.tensors(), model.tensors(), "{family:?}");
+    }
+}
+
+#[test]
+fn the_map_in_the_documentation_is_one() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/import.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let map = text.split("```toml").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    NameMap::parse("docs/import.md", map).unwrap();
+    let built_in = text.split("- `torch`:").nth(1).unwrap();
+    for name in ["marian", "tutorial"] {
+        assert!(NameMap::built_in(name).is_some() && built_in.contains(&format!("- `{name}`:")));
     }
 }

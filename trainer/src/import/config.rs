@@ -107,18 +107,22 @@ impl Draft {
         let family = self.family()?;
         let is_shared = self.fields.get("shared_embedding") == Some(&Value::Bool(true));
         let mut fields = self.fields.clone();
+        let [(_, has_encoder), (_, has_decoder)] = stacks(family);
+        // Limits for both sides may be given where a family has one.
+        for (name, is_there) in [("max_source_len", has_encoder), ("max_target_len", has_decoder)] {
+            if !is_there {
+                fields.insert(name.into(), 0.into());
+            }
+        }
         let mut fill = |name: &str, value: Option<Value>| {
             if let (false, Some(value)) = (fields.contains_key(name), value) {
                 fields.insert(name.to_owned(), value);
             }
         };
-        let [(_, has_encoder), (_, has_decoder)] = stacks(family);
         let vocabs = seen.vocabularies(has_decoder, is_shared);
         fill("d_model", seen.d_model().map(Value::from));
         fill("source_vocab", if has_encoder { vocabs.0.map(Value::from) } else { Some(0.into()) });
         fill("target_vocab", vocabs.1.map(Value::from));
-        fill("max_source_len", (!has_encoder).then(|| 0.into()));
-        fill("max_target_len", (!has_decoder).then(|| 0.into()));
         fill("final_norm", Some(seen.has_final_norm().into()));
         fill("output", Some(serde_json::to_value(seen.output(has_decoder))?));
         fill("positions", Some("sinusoidal-interleaved".into()));

@@ -66,6 +66,10 @@ impl<'a> Resolver<'a> {
                 sources.extend(self.map.sources("source_embedding.weight").0);
             }
         }
+        // A decoder's last norm is the third in our names, with or without cross-attention.
+        if let (false, Some(part)) = (self.network.config.has_cross_attention(), third_norm(name)) {
+            sources.extend(self.map.sources(&part).0);
+        }
         (sources, layer)
     }
 
@@ -188,6 +192,12 @@ impl<'a> Resolver<'a> {
             format!("positions `{name}` are not the config's {:?}{hint}", config.positions);
         self.problem(problem);
     }
+}
+
+/// The name of the second norm beside a decoder's third.
+fn third_norm(name: &str) -> Option<String> {
+    let is_third = name.starts_with("decoder.") && name.contains(".norm3.");
+    is_third.then(|| name.replace(".norm3.", ".norm2."))
 }
 
 /// A shape without its dimensions of size 1, which do not change the order of the numbers.
