@@ -24,6 +24,7 @@ readonly TARGETS=(thumbv7em-none-eabihf thumbv6m-none-eabi riscv32imc-unknown-no
 # What cargo is told to build the firmware for each board, from firmware-example/.
 readonly BOARDS=(
     "mps2-an386 --target thumbv7em-none-eabihf"
+    "mps2-an386-search --target thumbv7em-none-eabihf --features search"
     "mps2-an385 --target thumbv6m-none-eabi"
     "riscv-virt --target riscv32imc-unknown-none-elf"
     "microbit --target thumbv6m-none-eabi --features microbit"

@@ -9,6 +9,8 @@ mod board;
 mod console;
 mod explain;
 mod provoke;
+#[cfg(feature = "search")]
+mod searches;
 mod self_test;
 mod shell;
 mod speller;

@@ -5,6 +5,7 @@
 //! | a word | its phones, then what they cost |
 //! | `:batch` | the words that follow, up to an empty line, one answer a line; then the hash of all logits |
 //! | `:cost` | the same words without the hash; then what they cost |
+//! | `:search` | the same words, in every way to search; with feature `search` |
 //! | `:errors` | every way to fail, provoked |
 //! | `:selftest` | the kernels against their reference |
 //! | `:help` | this list |
@@ -70,6 +71,8 @@ fn talk<S: Read + Write>(console: &mut Console<S>, model: &Model, speller: &mut 
             Line::End => return console.end_line(),
             Line::Text(":batch") => batch(console, speller),
             Line::Text(":cost") => cost(console, speller),
+            #[cfg(feature = "search")]
+            Line::Text(":search") => search(console, speller),
             Line::Text(":errors") => provoke(console, model, speller),
             Line::Text(":selftest") => self_test(console),
             Line::Text(":help") => help(console),
@@ -98,6 +101,8 @@ fn help<S: Read + Write>(console: &mut Console<S>) {
         "a word     its phones, and what they cost",
         ":batch     answers words up to an empty line, then the hash of their logits",
         ":cost      answers words up to an empty line, then what they cost",
+        #[cfg(feature = "search")]
+        ":search    answers words up to an empty line in every way to search",
         ":errors    every way to fail",
         ":selftest  the kernels against their reference",
         ":quit      ends",
@@ -159,6 +164,28 @@ fn cost<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller<'_>) {
     });
     console.text("words ").number(words).end_line();
     console.text("cost ").number(total).text(" ").text(board::UNIT).end_line();
+    memory(console);
+}
+
+/// Every way to search: `way text number number cost` in a line, separated by tabs.
+#[cfg(feature = "search")]
+fn search<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller<'_>) {
+    let words = for_each_word(console, |console, word| {
+        console.end_line();
+        let mut begin = board::count();
+        let found = speller.search(word, |found| {
+            let cost = board::count().wrapping_sub(begin);
+            let [first, second] = found.numbers;
+            console.text(found.way).text("\t").text(found.text).text("\t");
+            console.hex::<16>(first).text("\t").hex::<16>(second).text("\t");
+            console.number(cost).end_line();
+            begin = board::count();
+        });
+        if found.is_err() {
+            console.text("! a search failed").end_line();
+        }
+    });
+    console.text("words ").number(words).end_line();
     memory(console);
 }
 

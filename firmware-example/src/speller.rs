@@ -5,8 +5,8 @@ use runtime::model_format::{
     header::{Header, HeaderError},
 };
 use runtime::{
-    ArenaTooSmall, Checks, FixedPoint, HalfFloat, LoadError, LogitsHash, Precision, RunError,
-    Session, StaticArena, TypedModel,
+    ArenaTooSmall, Checks, FixedPoint, HalfFloat, Limits, LoadError, LogitsHash, Plan, Precision,
+    RunError, Session, StaticArena, TypedModel,
 };
 
 /// The file that `build.rs` chose, in flash.
@@ -21,10 +21,17 @@ pub const HEADER: Header = match Header::read(MODEL) {
     Err(_) => panic!("KILOFORMER_MODEL is not a Kiloformer model"),
 };
 
+/// The longest sequences of the model; with feature `search` also its beams.
+const LIMITS: Limits = {
+    let limits = Limits::of(&HEADER.config);
+    #[cfg(feature = "search")]
+    let limits = limits.with_beams(crate::searches::BEAMS);
+    limits
+};
 /// All of the model's memory, sized by the compiler.
 static ARENA: StaticArena<ARENA_LEN> = StaticArena::new();
 /// Bytes of the arena.
-pub const ARENA_LEN: usize = runtime::arena_len(MODEL);
+pub const ARENA_LEN: usize = Plan::new(&HEADER, LIMITS).total;
 
 /// Most letters of a word.
 pub const LETTER_LIMIT: usize = match HEADER.config.has_encoder() {
@@ -91,7 +98,7 @@ impl<'m> Speller<'m> {
     /// Takes the arena.
     pub fn new(model: &'m Model) -> Result<Self, Failure> {
         let arena = ARENA.take().ok_or(Failure::ArenaInUse)?;
-        let session = Session::new(model, arena).map_err(Failure::Arena)?;
+        let session = Session::with_limits(model, arena, LIMITS).map_err(Failure::Arena)?;
         Ok(Self { session, answer: [0; ANSWER_LIMIT] })
     }
 
@@ -104,6 +111,16 @@ impl<'m> Speller<'m> {
     pub fn spell_hashed(&mut self, word: &str, hash: &mut LogitsHash) -> Result<&str, Failure> {
         let observe = |_, logit| hash.push(logit);
         self.session.run_observed(word, &mut self.answer, observe).map_err(Failure::Run)
+    }
+
+    /// All outputs of `word`.
+    #[cfg(feature = "search")]
+    pub fn search(
+        &mut self,
+        word: &str,
+        show: impl FnMut(crate::searches::Found<'_>),
+    ) -> Result<(), crate::searches::SearchFailure> {
+        crate::searches::search_all(&mut self.session, word, &mut self.answer, show)
     }
 
     /// For those who need more than words.

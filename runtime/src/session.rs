@@ -7,7 +7,7 @@ use crate::generation::{GenerateOptions, Generation, StopReason};
 use crate::model::TypedModel;
 use crate::plan::{Limits, Plan, fit};
 use crate::precision::Precision;
-use crate::tokenizer::{EncodeError, Frame, Ids, TextIds, TextWriter, TokenId};
+use crate::tokenizer::{EncodeError, Frame, Ids, TextIds, TokenId};
 
 /// A model with its memory, ready to run; one text after the other.
 pub struct Session<'m, 'a, P> {
@@ -84,18 +84,9 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
         &mut self,
         text: &str,
         buffer: &'b mut [u8],
-        mut observe: impl FnMut(TokenId, P::Logit),
+        observe: impl FnMut(TokenId, P::Logit),
     ) -> Result<&'b str, RunError> {
-        let model = &self.model.model;
-        let capacity = buffer.len();
-        let mut writer = TextWriter::new(buffer, model.text().target);
-        let mut generation = self.generate_text(text, &GenerateOptions::default())?;
-        while let Some(id) = generation.next_observed(&mut observe) {
-            if !writer.push(model.target_vocabulary().text(id)) {
-                return Err(RunError::BufferFull { capacity });
-            }
-        }
-        Ok(writer.finish())
+        self.generate_text(text, &GenerateOptions::default())?.write_observed(buffer, observe)
     }
 
     /// Runs `text` through the model; the answer as a string of at most `N` bytes.

@@ -53,6 +53,11 @@ pub const STM32F4: Board = Board {
 impl Board {
     /// Builds the firmware with `model` in its flash; gives the path of a copy of its own.
     pub fn build(&self, model: &Path) -> PathBuf {
+        self.build_with(model, None)
+    }
+
+    /// As [`build`](Self::build), with a feature of the firmware besides the board's.
+    pub fn build_with(&self, model: &Path, feature: Option<&str>) -> PathBuf {
         // Every build writes the same file: one at a time, and the copy is made before the next.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -60,7 +65,8 @@ impl Board {
         let target_dir = firmware_dir().join("target");
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--release", "--quiet", "--target", self.target]);
-        cargo.args(self.feature.iter().flat_map(|feature| ["--features", *feature]));
+        let features = self.feature.into_iter().chain(feature);
+        cargo.args(features.flat_map(|feature| ["--features", feature]));
         cargo.arg("--target-dir").arg(&target_dir).current_dir(firmware_dir());
         cargo.env("KILOFORMER_MODEL", model);
         // Flags meant for the host would replace those of firmware-example/.cargo/config.toml.
@@ -70,7 +76,8 @@ impl Board {
 
         let built = target_dir.join(self.target).join("release/firmware-example");
         let stem = model.file_stem().expect("a model file").to_string_lossy();
-        let copy = target_dir.join(format!("{}-{stem}.elf", self.name));
+        let feature = feature.unwrap_or("plain");
+        let copy = target_dir.join(format!("{}-{feature}-{stem}.elf", self.name));
         std::fs::copy(&built, &copy).expect("copying the firmware");
         copy
     }

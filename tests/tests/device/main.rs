@@ -5,6 +5,8 @@
 mod board;
 mod models;
 mod qemu;
+#[path = "../../../firmware-example/src/searches.rs"]
+mod searches;
 mod transcript;
 
 use std::time::Duration;
@@ -138,6 +140,29 @@ fn over_a_uart_and_in_16_kilobytes() {
     equals_the_host(&MICROBIT, &models::tiny_fixed_point(), &SOME);
     let model = models::fixed_point().remove(0);
     equals_the_host(&STM32F4, &model, &Size { words: 10, ..SOME });
+}
+
+/// Scores, constraints, sampling, beam search, bounded steps and alignment: the same texts and the same
+/// bits as on the host.
+#[test]
+#[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
+fn every_way_to_search_finds_the_same() {
+    let words: Vec<&str> = WORDS.lines().step_by(60).collect();
+    let input = format!(":search\n{}\n\n:quit\n", words.join("\n"));
+    let fixed = models::fixed_point();
+    let half = models::half_float().remove(0);
+    let boards = [M4F, M0_PLUS, RISC_V];
+    for (board, model) in boards
+        .iter()
+        .flat_map(|board| fixed.iter().map(move |model| (board, model)))
+        .chain([(&M4F, &half)])
+    {
+        let elf = board.build_with(&model.path, Some("search"));
+        let output = qemu::talk(board, &elf, &input, Duration::from_secs(600));
+        let (found, costs) = transcript::searches(&output);
+        assert_eq!(found, model.searches(&words), "{} {}", board.name, model.name);
+        println!("{:<10} {:<12} {costs}", board.name, model.name);
+    }
 }
 
 /// What the firmware says to every way to fail; numbers are those of the random model.

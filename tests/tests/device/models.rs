@@ -11,7 +11,11 @@ use model_format::{
     config::{ModelConfig, Precision as Stored},
     header::VERSION,
 };
-use runtime::{FixedPoint, HalfFloat, LogitsHash, Precision, Session, TypedModel, arena_len};
+use runtime::{
+    FixedPoint, HalfFloat, Limits, LogitsHash, Plan, Precision, Session, TypedModel, arena_len,
+};
+
+use crate::searches::{BEAMS, Found, search_all};
 
 /// A model file that firmware can be built with.
 pub struct ModelFile {
@@ -126,6 +130,31 @@ impl ModelFile {
         let mut hash = LogitsHash::default();
         let answers = words.map(|word| answer(&mut session, word, &mut hash).ok()).collect();
         Expected { answers, hash: hash.value() }
+    }
+
+    /// All that `:search` finds for `words`, as [`transcript::searches`](crate::transcript::searches)
+    /// gives it.
+    pub fn searches(&self, words: &[&str]) -> Vec<String> {
+        match self.is_half_float() {
+            true => self.searches_as::<HalfFloat>(words),
+            false => self.searches_as::<FixedPoint>(words),
+        }
+    }
+
+    fn searches_as<P: Precision>(&self, words: &[&str]) -> Vec<String> {
+        let model = TypedModel::<P>::from_bytes(&self.bytes).expect("a sound model");
+        let limits = Limits::of(model.model().config()).with_beams(BEAMS);
+        let total = Plan::new(model.model().header(), limits).total;
+        let mut arena = AlignedBytes::from(&vec![0; total][..]);
+        let mut session = Session::with_limits(&model, &mut arena, limits).expect("exact size");
+        let (mut found, mut buffer) = (Vec::new(), [0; 256]);
+        for word in words {
+            let show = |Found { way, text, numbers: [first, second] }: Found<'_>| {
+                found.push(format!("{way}\t{text}\t{first:016x}\t{second:016x}"));
+            };
+            search_all(&mut session, word, &mut buffer, show).expect("sound options");
+        }
+        found
     }
 
     fn model(&self) -> Model<'_> {

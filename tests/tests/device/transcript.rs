@@ -1,5 +1,7 @@
 //! What the firmware answered.
 
+use std::collections::BTreeMap;
+
 /// The answers to a `:batch`, and what comes after them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
@@ -86,4 +88,18 @@ fn value<'a>(part: &'a str, name: &str) -> &'a str {
 
 fn number(text: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("no number: {text}"))
+}
+
+/// What `:search` found, line by line, and what each way costs a word.
+pub fn searches(output: &str) -> (Vec<String>, String) {
+    let (mut found, mut costs) = (Vec::new(), BTreeMap::<&str, u64>::new());
+    for line in output.lines().filter(|line| line.matches('\t').count() == 4) {
+        let (line, cost) = line.rsplit_once('\t').expect("four tabs");
+        let way = line.split('\t').next().expect("a way");
+        *costs.entry(way).or_default() += cost.parse::<u64>().expect("a cost");
+        found.push(line.to_owned());
+    }
+    let words = found.iter().filter(|line| line.starts_with("scored")).count().max(1) as u64;
+    let costs = costs.iter().map(|(way, total)| format!("{way} {}", total / words));
+    (found, costs.collect::<Vec<_>>().join(", "))
 }
