@@ -151,7 +151,10 @@ impl Weighted {
             line: i,
         };
         let sources = sources(self.config(), 40);
-        let outputs = self.greedy(&sources);
+        let mut outputs = self.greedy(&sources);
+        // The decoder reads the start id too.
+        let most = usize::from(self.config().max_target_len) - 1;
+        outputs.iter_mut().for_each(|(ids, _)| ids.truncate(most));
         let pairs: Vec<Pair> =
             sources.iter().zip(outputs).enumerate().map(|(i, (s, o))| pair(i, s, o.0)).collect();
         export(&model, precision, &pairs).expect("a model of moderate weights")

@@ -1,6 +1,7 @@
 //! C, the architecture article.
 
 use std::collections::BTreeSet;
+use std::panic::catch_unwind;
 
 use candle_core::DType;
 use model_format::AlignedBytes;
@@ -261,12 +262,35 @@ fn a_source_longer_than_the_position_table_is_refused_with_both_numbers() {
         let message = expected.to_string();
         assert!(message.contains("17") && message.contains("16"), "{message}");
     }
+    refused_by_the_trainer();
     let splitting = |unit| Splitting { unit, lowercase: false };
     let source = Tokenizer::build(splitting(Unit::Character), ["a"]).expect("a vocabulary");
     let target = Tokenizer::build(splitting(Unit::Word), ["A"]).expect("a vocabulary");
     let pair = Pair { source: "a".repeat(17), target: "A".into(), line: 3 };
     let error = corpus::encode(&[pair], (&source, &target), &small()).expect_err("too long");
     assert_eq!(error.to_string(), "line 3: the source has 17 symbols, the limit is 16");
+}
+
+/// 17 symbols and the end id, where there are 17 positions.
+fn refused_by_the_trainer() {
+    for config in architectures() {
+        let w = Weighted::new(&config, 26);
+        let long = Example { source: vec![4; 17], target: vec![4] };
+        let fits = Example { source: vec![4; 16], target: vec![4; 13] };
+        assert!(!w.engine_logits(std::slice::from_ref(&fits)).is_empty());
+        let pairs = |example| Pairs::pack([example], &config);
+        assert!(w.reference(DType::F32).logits(&pairs(&fits)).is_ok());
+        let error = w.reference(DType::F32).logits(&pairs(&long)).expect_err("too long");
+        let expected = "a sentence has 18 ids with its frame, the limit is 17";
+        assert_eq!(error.to_string(), expected);
+        let engine = || w.engine_logits(std::slice::from_ref(&long));
+        for refused in
+            [catch_unwind(|| drop(engine())), catch_unwind(|| drop(w.greedy_alone(&[4; 17])))]
+        {
+            let panic = refused.expect_err("too long");
+            assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(expected));
+        }
+    }
 }
 
 /// Sources whose beams end at different steps.

@@ -1,5 +1,6 @@
 //! Batches: packed sentences without padding, of similar length, in a seeded order.
 
+use anyhow::{Result, ensure};
 use model_format::config::{Family, ModelConfig};
 
 use crate::engine::attention::Span;
@@ -20,6 +21,19 @@ impl Packed {
         let first = self.ids.len();
         self.ids.extend(ids);
         self.spans.push((first, self.ids.len() - first));
+    }
+
+    /// Whether every sentence has a place in a table of `limit` positions.
+    ///
+    /// # Errors
+    /// When one has not, with its length and the limit.
+    pub fn check_lengths(&self, limit: u16) -> Result<()> {
+        let longest = self.spans.iter().map(|&(_, len)| len).max().unwrap_or(0);
+        ensure!(
+            longest <= usize::from(limit),
+            "a sentence has {longest} ids with its frame, the limit is {limit}"
+        );
+        Ok(())
     }
 
     /// The place of every id in its sentence, from 0.

@@ -24,6 +24,9 @@ pub struct Decoded {
 impl Network {
     /// The best output of every source (symbols only; its frame is added here): the greedy one, or the
     /// labels. The source of a language model is the prompt that it goes on with.
+    ///
+    /// # Panics
+    /// When a source is longer than the table of positions.
     pub fn greedy(&self, params: &[f32], sources: &[&[u32]]) -> Vec<Decoded> {
         let mut workspace = Workspace::default();
         let mut order: Vec<usize> = (0..sources.len()).collect();

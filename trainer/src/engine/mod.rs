@@ -86,6 +86,10 @@ pub struct Workspace {
 
 impl Network {
     /// Logits of packed pairs, teacher-forced where there is a decoder, into `workspace.logits`.
+    ///
+    /// # Panics
+    /// When a sentence is longer than the table of positions, or there are not as many sources as
+    /// targets.
     pub fn forward(
         &self,
         params: &[f32],

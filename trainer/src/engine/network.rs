@@ -128,6 +128,11 @@ impl Network {
         })
     }
 
+    /// Positions that a stack has.
+    pub fn max_len(&self, stack: &Stack) -> u16 {
+        if stack.causal { self.config.max_target_len } else { self.config.max_source_len }
+    }
+
     /// What embeddings are multiplied by (Vaswani et al. 2017, section 3.4).
     pub fn embedding_scale(&self) -> f32 {
         if self.config.scale_embedding { f32::from(self.config.d_model).sqrt() } else { 1.0 }

@@ -193,6 +193,9 @@ impl Pass<'_> {
     }
 
     /// A whole stack. `memory` is the encoder's result, for a decoder beside one.
+    ///
+    /// # Panics
+    /// When a sentence is longer than the table of positions.
     pub fn forward(
         &self,
         stack: &Stack,
@@ -201,6 +204,8 @@ impl Pass<'_> {
         acts: &mut StackActs,
         scratch: &mut Scratch,
     ) {
+        let limit = self.network.max_len(stack);
+        tokens.check_lengths(limit).unwrap_or_else(|error| panic!("{error}"));
         let positions = tokens.positions();
         self.embed(stack, &tokens.ids, |t| positions[t] as usize, &mut scratch.branch);
         reset(&mut acts.embedded, scratch.branch.len());

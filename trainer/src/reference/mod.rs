@@ -71,8 +71,20 @@ impl Reference {
         Ok(())
     }
 
+    /// Refuses sentences that are longer than the tables of positions.
+    fn check_lengths(&self, pairs: &Pairs) -> Result<()> {
+        let sides = [(&self.map.encoder, &pairs.source), (&self.map.decoder, &pairs.target)];
+        for (stack, sentences) in sides {
+            if let Some(stack) = stack {
+                sentences.check_lengths(self.map.max_len(stack))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Teacher-forced logits of every target token, packed: `[target tokens, target_vocab]`.
     pub fn logits(&self, pairs: &Pairs) -> Result<Vec<f64>> {
+        self.check_lengths(pairs)?;
         let batch = Batch::new(&[pairs], self.map.config.special.pad.into(), &self.device)?;
         let logits = self.network.forward(&batch, None)?.to_dtype(DType::F64)?;
         let vocab = usize::from(self.map.config.target_vocab);
@@ -86,6 +98,7 @@ impl Reference {
     /// padded batch.
     pub fn gradient(&self, slices: &[Slice], options: LossOptions) -> Result<(Vec<f32>, LossSum)> {
         let pairs: Vec<&Pairs> = slices.iter().map(|slice| &slice.pairs).collect();
+        pairs.iter().try_for_each(|pairs| self.check_lengths(pairs))?;
         let batch = Batch::new(&pairs, self.map.config.special.pad.into(), &self.device)?;
         let dropout = PaddedDropout::new(&self.map, slices, &self.device, self.dtype);
         let logits = self.network.forward(&batch, Some(&dropout))?;
