@@ -1,10 +1,18 @@
-//! Beam search: its definition over lists of whole hypotheses, and the runtime's bookkeeping of slots.
+//! Beam search: its definition over lists of whole hypotheses, the runtime's bookkeeping of slots alone,
+//! and what a device finds.
 
 use bytemuck::Zeroable;
+use model_format::AlignedBytes;
+use model_format::config::Precision as Stored;
+use model_format::formats::ActivationSlot;
 use runtime::search::{
-    Beam, BeamBuffers, BeamOptions, BeamSearch, Candidate, Hypothesis, Link, LogSumExp, Q16,
+    Beam, BeamBuffers, BeamOptions, BeamSearch, Candidate, Constraints, Hypothesis, Link, LogProb,
+    LogSumExp, Q16,
 };
-use runtime::{Logit, TokenId};
+use runtime::{
+    FixedPoint, GenerateOptions, HalfFloat, Limits, Logit, Precision, Session, TokenId, TypedModel,
+    arena_len_with,
+};
 use trainer::data::batch::Example;
 
 use super::networks::Weighted;
@@ -107,17 +115,108 @@ pub fn kept(w: &Weighted, source: &[u32], search: Search) -> Vec<Output> {
         let mut ids = vec![0; max_len.into()];
         let len = search.ids(&buffers, index, &mut ids);
         ids.truncate(len);
-        let score = f64::from(hypothesis.score.to_bits()) / 65_536.0;
+        let score = nats(hypothesis.score);
         let ids = ids.into_iter().map(u32::from).collect();
         Output { ids, score, ended: hypothesis.has_end() }
     };
     search.finished(&buffers).iter().enumerate().map(output).collect()
 }
 
-/// Whether two lists hold the same outputs in the same order; scores lose 16 bits of fraction a token.
+/// What a device finds, in the arena planned for it.
+pub fn on_device(
+    stored: Stored,
+    file: &AlignedBytes,
+    source: &[u32],
+    search: Search,
+) -> Vec<Output> {
+    match stored {
+        Stored::FixedPoint => found::<FixedPoint>(file, source, search),
+        Stored::HalfFloat => found::<HalfFloat>(file, source, search),
+    }
+}
+
+fn found<P: Precision>(file: &AlignedBytes, source: &[u32], search: Search) -> Vec<Output> {
+    let Search { beams, n_best, length_penalty, max_len } = search;
+    with_session::<P, _>(file, beams, |session| {
+        let source = framed(source);
+        let limit = GenerateOptions { max_len: Some(max_len), ..GenerateOptions::default() };
+        let generation = session.generate(&source, &limit).expect("ids of the vocabulary");
+        let options = BeamOptions { beams, n_best, length_penalty };
+        let mut beams = generation.beams(&Constraints::default(), &options).expect("sound options");
+        beams.run();
+        let hypotheses = beams.hypotheses().to_vec();
+        let output = |(index, hypothesis): (usize, &Hypothesis)| Output {
+            ids: beams.ids(index).iter().map(|&id| id.into()).collect(),
+            score: nats(hypothesis.score),
+            ended: hypothesis.has_end(),
+        };
+        hypotheses.iter().enumerate().map(output).collect()
+    })
+}
+
+fn with_session<P: Precision, T>(
+    file: &AlignedBytes,
+    beams: u16,
+    f: impl FnOnce(&mut Session<'_, '_, P>) -> T,
+) -> T {
+    let model = TypedModel::<P>::from_bytes(file).expect("a sound file");
+    let limits = Limits::of(model.model().config()).with_beams(beams);
+    let needed = arena_len_with(file, limits).expect("a sound file");
+    let mut arena = AlignedBytes::from(&vec![0xA5; needed][..]);
+    f(&mut Session::with_limits(&model, &mut arena, limits).expect("the arena that it asks for"))
+}
+
+fn framed(source: &[u32]) -> Vec<TokenId> {
+    source.iter().chain([&END]).map(|&id| id as TokenId).collect()
+}
+
+fn nats(log_prob: LogProb) -> f64 {
+    f64::from(log_prob.to_bits()) / 65_536.0
+}
+
+/// Log-probability of an output where a device reads all ids before each anew.
+pub fn log_prob_on_device(
+    stored: Stored,
+    file: &AlignedBytes,
+    source: &[u32],
+    output: &Output,
+) -> f64 {
+    match stored {
+        Stored::FixedPoint => log_prob::<FixedPoint>(file, source, output),
+        Stored::HalfFloat => log_prob::<HalfFloat>(file, source, output),
+    }
+}
+
+fn log_prob<P: Precision>(file: &AlignedBytes, source: &[u32], output: &Output) -> f64 {
+    with_session::<P, _>(file, 0, |session| {
+        let format = session.model().model().formats().get(ActivationSlot::Logits);
+        let frac_bits = format.frac_bits as u32;
+        let source = framed(source);
+        let ids: Vec<TokenId> = output.ids.iter().map(|&id| id as TokenId).collect();
+        let mut sum = LogProb::CERTAIN;
+        let wanted = ids.iter().copied().chain(output.ended.then_some(END as TokenId));
+        for (step, id) in wanted.enumerate() {
+            let options = GenerateOptions { max_len: None, prefix: &ids[..step] };
+            let mut logits = Vec::new();
+            let mut generation = session.generate(&source, &options).expect("sound ids");
+            generation.next_observed(|_, logit| logits.push(logit));
+            let log_sum = LogSumExp::of(&logits, frac_bits);
+            sum = sum.and(log_sum.log_prob(logits[usize::from(id)], frac_bits));
+        }
+        nats(sum)
+    })
+}
+
+/// Whether two lists hold the same outputs by score; scores lose 16 bits of fraction a token, and outputs
+/// of the same score may change places, or the last of them fall off the list.
 pub fn same(a: &[Output], b: &[Output]) -> bool {
-    a.len() == b.len()
-        && a.iter().zip(b).all(|(a, b)| {
-            (&a.ids, a.ended) == (&b.ids, b.ended) && (a.score - b.score).abs() < 1e-3
-        })
+    const NEAR: f64 = 1e-3;
+    let near = |a: f64, b: f64| (a - b).abs() < NEAR;
+    let scores = a.iter().zip(b).all(|(a, b)| near(a.score, b.score));
+    let least = b.last().map_or(0.0, |output| output.score);
+    let is_in = |a: &Output| {
+        b.iter().any(|b| (&a.ids, a.ended) == (&b.ids, b.ended) && near(a.score, b.score))
+    };
+    let rest = a.iter().filter(|output| output.score > least + NEAR).all(is_in);
+    a.len() == b.len() && scores && rest
 }

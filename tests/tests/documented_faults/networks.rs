@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
+use half::f16;
 use model_format::AlignedBytes;
 use model_format::config::{
     Activation, Family, ModelConfig, NormPlace, Output, Positions, Precision as Stored,
@@ -127,6 +128,12 @@ impl Weighted {
         self.greedy(&[source.to_vec()]).remove(0)
     }
 
+    /// The weights that a HalfFloat file has.
+    pub fn rounded(mut self) -> Self {
+        self.params.iter_mut().for_each(|p| *p = f16::from_f32(*p).to_f32());
+        self
+    }
+
     /// The file for a device.
     pub fn file(&self, precision: Stored) -> AlignedBytes {
         let tokenizer = |unit, first: u8, vocab: u16| {
@@ -151,10 +158,7 @@ impl Weighted {
             line: i,
         };
         let sources = sources(self.config(), 40);
-        let mut outputs = self.greedy(&sources);
-        // The decoder reads the start id too.
-        let most = usize::from(self.config().max_target_len) - 1;
-        outputs.iter_mut().for_each(|(ids, _)| ids.truncate(most));
+        let outputs = self.greedy(&sources);
         let pairs: Vec<Pair> =
             sources.iter().zip(outputs).enumerate().map(|(i, (s, o))| pair(i, s, o.0)).collect();
         export(&model, precision, &pairs).expect("a model of moderate weights")

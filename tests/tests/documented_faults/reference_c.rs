@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 
 use candle_core::DType;
 use model_format::AlignedBytes;
-use model_format::config::{ModelConfig, NormPlace};
+use model_format::config::{ModelConfig, NormPlace, Precision as Stored};
 use runtime::{EncodeError, FixedModel, GenerateOptions, RunError, Session, q16};
 use trainer::data::batch::{Example, Pairs};
 use trainer::data::corpus::{self, Pair};
@@ -17,7 +17,7 @@ use trainer::optimizer::{Schedule, ScheduleKind};
 use trainer::rng;
 use trainer::workers::Slice;
 
-use super::beams::{Output, Search, defined, kept, same};
+use super::beams::{Output, Search, defined, kept, log_prob_on_device, on_device, same};
 use super::naive::{Rows, attention};
 use super::networks::{
     PRECISIONS, Uneven, Weighted, architectures, examples, generate_as, near, small, sources,
@@ -249,7 +249,7 @@ fn a_source_longer_than_the_position_table_is_refused_with_both_numbers() {
             let file = w.file(stored);
             assert!(!generate_as(stored, &file, &[4; 16], None).logits.is_empty());
         }
-        let file = w.file(model_format::config::Precision::FixedPoint);
+        let file = w.file(Stored::FixedPoint);
         let model = FixedModel::from_bytes(&file).expect("a sound file");
         let mut arena = AlignedBytes::from(&vec![0; model.plan().total][..]);
         let mut session = Session::new(&model, &mut arena).expect("the arena that it asks for");
@@ -293,11 +293,11 @@ fn refused_by_the_trainer() {
     }
 }
 
-/// Sources whose beams end at different steps.
+/// Sources whose beams end at different steps, and weights that a HalfFloat file holds exactly.
 fn branching() -> (Weighted, Vec<Vec<u32>>) {
     let Uneven { weighted, mut sources, .. } = uneven();
     sources.truncate(8);
-    (weighted, sources)
+    (weighted.rounded(), sources)
 }
 
 /// C's beam search crashes at its first step with more than one beam, where all beams would be copies
@@ -305,14 +305,20 @@ fn branching() -> (Weighted, Vec<Vec<u32>>) {
 #[test]
 fn more_than_one_beam_works_from_the_first_step() {
     let (w, sources) = branching();
+    let [fixed, half] = PRECISIONS.map(|stored| w.file(stored));
     for beams in [1, 2, 3, 5] {
         for max_len in [1, 2, 14] {
             let search = Search { beams, n_best: beams, length_penalty: q16!(0.6), max_len };
             for source in &sources[..4] {
                 let outputs = kept(&w, source, search);
                 assert!(same(&outputs, &defined(&w, source, search)), "{outputs:?}");
-                let different: BTreeSet<_> = outputs.iter().map(|o| (&o.ids, o.ended)).collect();
-                assert_eq!(different.len(), usize::from(beams), "{outputs:?}");
+                assert!(same(&outputs, &on_device(Stored::HalfFloat, &half, source, search)));
+                let fixed = on_device(Stored::FixedPoint, &fixed, source, search);
+                for outputs in [&outputs, &fixed] {
+                    let different: BTreeSet<_> =
+                        outputs.iter().map(|o| (&o.ids, o.ended)).collect();
+                    assert_eq!(different.len(), usize::from(beams), "{outputs:?}");
+                }
                 if (beams, max_len) == (1, 14) {
                     assert_eq!(outputs[0].ids, w.greedy_alone(source).0);
                 }
@@ -344,6 +350,16 @@ fn a_finished_beam_keeps_scores_and_caches_of_the_others() {
         }
     }
     assert!(after_an_end > 8, "outputs that went on when another had ended: {after_an_end}");
+    for stored in PRECISIONS {
+        let file = w.file(stored);
+        for source in &sources {
+            for output in on_device(stored, &file, source, search) {
+                let sum = log_prob_on_device(stored, &file, source, &output);
+                // A cache holds the very bits of what is read anew.
+                assert_eq!(output.score, sum, "{stored:?} {output:?}");
+            }
+        }
+    }
 }
 
 /// C stacks its hypotheses to a tensor, which fails when their lengths differ; here they are ranked by
@@ -351,6 +367,7 @@ fn a_finished_beam_keeps_scores_and_caches_of_the_others() {
 #[test]
 fn hypotheses_of_unequal_length_are_compared() {
     let (w, sources) = branching();
+    let [fixed, half] = PRECISIONS.map(|stored| w.file(stored));
     let mut unequal = 0;
     let mut orders = BTreeSet::new();
     for source in &sources {
@@ -358,7 +375,10 @@ fn hypotheses_of_unequal_length_are_compared() {
             let search = Search { beams: 5, n_best: 5, length_penalty, max_len: 14 };
             let outputs = kept(&w, source, search);
             assert!(same(&outputs, &defined(&w, source, search)), "{outputs:?}");
-            assert!(outputs.is_sorted_by(|a, b| a.score >= b.score));
+            assert!(same(&outputs, &on_device(Stored::HalfFloat, &half, source, search)));
+            for outputs in [&outputs, &on_device(Stored::FixedPoint, &fixed, source, search)] {
+                assert!(outputs.is_sorted_by(|a, b| a.score >= b.score));
+            }
             let lengths: BTreeSet<_> = outputs.iter().map(|o| o.ids.len()).collect();
             unequal += u32::from(lengths.len() > 2);
             orders.insert((source, outputs[0].ids.clone()));
@@ -373,12 +393,15 @@ fn hypotheses_of_unequal_length_are_compared() {
 #[test]
 fn a_beam_wider_than_the_vocabulary_works() {
     let (w, sources) = branching();
+    let [fixed, half] = PRECISIONS.map(|stored| w.file(stored));
     let wide = Search { beams: 200, n_best: 200, length_penalty: q16!(0.5), max_len: 2 };
     for source in &sources {
         let outputs = kept(&w, source, wide);
         // The end alone, or ten other symbols, each followed by the end or by another.
         assert_eq!(outputs.len(), 1 + 10 * 11);
         assert!(same(&outputs, &defined(&w, source, wide)));
+        assert!(same(&outputs, &on_device(Stored::HalfFloat, &half, source, wide)));
+        assert_eq!(on_device(Stored::FixedPoint, &fixed, source, wide).len(), outputs.len());
         let narrow = Search { n_best: 1, beams: 30, max_len: 4, ..wide };
         assert!(same(&kept(&w, source, narrow), &defined(&w, source, narrow)));
     }

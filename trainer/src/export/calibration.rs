@@ -103,7 +103,9 @@ fn read_by_stacks(config: &ModelConfig, example: &Example) -> (Vec<u32>, Vec<u32
     }
     if config.has_decoder() {
         target.push(u32::from(config.special.start));
+        // The last id of an output as long as allowed is never read.
         target.extend(&example.target);
+        target.truncate(config.max_target_len.into());
     }
     (source, target)
 }
