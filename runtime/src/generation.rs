@@ -186,6 +186,46 @@ impl<'m, P: Precision, C: Choice<P>> Generation<'_, 'm, '_, P, C> {
         self.advance(&mut Unlimited, &mut observe, &mut Aligned(align)).token()
     }
 
+    /// Generates to the end and writes the ids as text into `buffer`.
+    ///
+    /// ```
+    /// # use runtime::{FixedModel, Session, search::Probability};
+    /// # fn command(session: &mut Session<'_, '_, runtime::FixedPoint>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut generation = session.generate_text("kilobyte", &Default::default())?.scored();
+    /// let mut buffer = [0; 64];
+    /// let text = generation.write_into(&mut buffer)?;
+    /// if generation.choice().score().confidence() < Probability::from_percent(80) {
+    ///     println!("{text}? Say that again.");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the text does not fit.
+    pub fn write_into<'b>(&mut self, buffer: &'b mut [u8]) -> Result<&'b str, RunError> {
+        self.write_observed(buffer, |_, _| ())
+    }
+
+    /// As [`write_into`](Self::write_into), and shows every logit of every step to `observe`.
+    ///
+    /// # Errors
+    /// When the text does not fit.
+    pub fn write_observed<'b>(
+        &mut self,
+        buffer: &'b mut [u8],
+        mut observe: impl FnMut(TokenId, P::Logit),
+    ) -> Result<&'b str, RunError> {
+        let (model, capacity) = (self.model(), buffer.len());
+        let mut writer = TextWriter::new(buffer, model.text().target);
+        while let Some(id) = self.next_observed(&mut observe) {
+            if !writer.push(model.target_vocabulary().text(id)) {
+                return Err(RunError::BufferFull { capacity });
+            }
+        }
+        Ok(writer.finish())
+    }
+
     /// Works on the next id for at most `budget` multiply-accumulates: encoder, cross-attention's keys
     /// and values, decoder and output are all cut into units, and the result is the same to the bit.
     ///

@@ -40,6 +40,7 @@ mod beams;
 mod budget;
 mod choice;
 mod decoder;
+mod decoder_layer;
 mod encoder;
 mod error;
 mod fixed;

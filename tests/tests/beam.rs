@@ -294,6 +294,26 @@ fn degenerate_choices_are_greedy<P: Precision>(file: &AlignedBytes) {
 }
 
 #[test]
+fn any_choice_writes_its_text_and_says_its_score_after_it() {
+    let config = ModelConfig { max_target_len: 12, ..tiny() };
+    let file = random_model(Stored::FixedPoint, &config, 1);
+    with_beams::<FixedPoint, _>(&file, 1, |session| {
+        let mut buffers = [[0; 128]; 2];
+        let [first, second] = &mut buffers;
+        let expected = session.run_into("queen", first).expect("an answer");
+        let greedy = session.generate_text("queen", &GenerateOptions::default()).expect("a text");
+        let mut scored = greedy.scored();
+        assert_eq!(scored.write_into(second), Ok(expected));
+        let score = scored.choice().score();
+        assert!(score.tokens > 0 && score.confidence() < Probability::ONE);
+        let greedy = session.generate_text("queen", &GenerateOptions::default()).expect("a text");
+        let short = &mut second[..expected.len() - 1];
+        let full = runtime::RunError::BufferFull { capacity: short.len() };
+        assert_eq!(greedy.scored().write_into(short), Err(full));
+    });
+}
+
+#[test]
 fn one_beam_no_constraints_and_top_1_are_greedy_with_one_score() {
     for seed in 0..4 {
         let config = ModelConfig { target_vocab: 20, max_target_len: 12, ..small(seed) };

@@ -141,7 +141,10 @@ fn searches<P: Precision>(
     }
     if let Ok(generation) = session.generate_text(text, options) {
         match generation.constrained(&constraints) {
-            Ok(mut generation) => sink((generation.next(), generation.choice().score())),
+            Ok(mut generation) => {
+                sink((generation.next(), generation.choice().score()));
+                sink(generation.write_into(any(&mut [0; 8][..])).is_ok());
+            }
             Err(error) => print(&error),
         }
     }

@@ -1,0 +1,221 @@
+//! The parts of one decoder layer, at one position.
+
+use core::ops::Range;
+
+use model_format::Model;
+use model_format::config::NormPlace;
+use model_format::directory::{DecoderSlot, Slot};
+use model_format::formats::{ActivationSlot, DecoderActivation};
+
+use crate::align::Align;
+use crate::arena::Carver;
+use crate::encoder::CopyFrom;
+use crate::layers::{
+    AttentionSlots, FeedForward, HeadShape, KeyValueProjection, KvCache, MultiHead, Norm,
+    QueryProjection,
+};
+use crate::precision::{AttentionScratch, Precision};
+
+/// One decoder layer.
+///
+/// The constants of a sublayer are read when it runs and dropped after it: those of a whole layer
+/// would fill the stack.
+#[derive(Clone, Copy)]
+pub(crate) struct DecoderLayer<'x, 'm> {
+    pub model: &'x Model<'m>,
+    pub layer: u16,
+}
+
+impl<'m> DecoderLayer<'_, 'm> {
+    fn place(self) -> NormPlace {
+        self.model.config().norm
+    }
+
+    fn slot(self, slot: DecoderSlot) -> Slot {
+        Slot::Decoder(self.layer, slot)
+    }
+
+    fn activation(self, activation: DecoderActivation) -> ActivationSlot {
+        ActivationSlot::Decoder(self.layer, activation)
+    }
+
+    fn heads(self) -> HeadShape {
+        let config = self.model.config();
+        HeadShape { n_heads: config.decoder.n_heads.into(), d_k: config.decoder_d_k() }
+    }
+
+    fn norm<P: Precision>(self, norm: DecoderSlot, output: DecoderActivation) -> Norm<'m, P> {
+        Norm::new(self.model, self.slot(norm), self.activation(output))
+    }
+
+    fn self_attention(self) -> AttentionSlots {
+        use {DecoderActivation as A, DecoderSlot as S};
+        AttentionSlots {
+            linear: [S::Query, S::Key, S::Value, S::Output].map(|s| self.slot(s)),
+            heads: self.slot(S::Heads),
+            query: self.activation(A::Query),
+            context: self.activation(A::Context),
+            stream: ActivationSlot::decoder_stream(self.model.config(), self.layer),
+            sum: self.activation(A::Sum1),
+        }
+    }
+
+    fn cross_attention(self) -> AttentionSlots {
+        use {DecoderActivation as A, DecoderSlot as S};
+        let linear = [S::CrossQuery, S::CrossKey, S::CrossValue, S::CrossOutput];
+        AttentionSlots {
+            linear: linear.map(|s| self.slot(s)),
+            heads: self.slot(S::CrossHeads),
+            query: self.activation(A::CrossQuery),
+            context: self.activation(A::CrossContext),
+            stream: self.activation(match self.place() {
+                NormPlace::Pre => A::Sum1,
+                NormPlace::Post => A::Norm1,
+            }),
+            sum: self.activation(A::Sum2),
+        }
+    }
+
+    /// Query, key and value of the new position.
+    #[inline(never)]
+    pub fn project<P: Precision>(self, step: &mut Step<'_, P>, cache: &mut Cache<'_, P>) {
+        let norm = self.norm::<P>(DecoderSlot::Norm1, DecoderActivation::Norm1);
+        let query = QueryProjection::<P>::new(self.model, &self.self_attention());
+        let key_value = KeyValueProjection::<P>::new(self.model, &self.self_attention());
+        let Step { position, x, normed, work, .. } = step;
+        let (to, _) = attention_buffers::<P>(work, x.len(), 0);
+        let input = before(self.place(), &norm, x, normed);
+        query.forward(input, to);
+        key_value.remember(input, *position, cache);
+    }
+
+    /// Attention to all positions so far.
+    #[inline(never)]
+    pub fn attend<P: Precision>(self, step: &mut Step<'_, P>, cache: &Cache<'_, P>) {
+        let norm = self.norm::<P>(DecoderSlot::Norm1, DecoderActivation::Norm1);
+        let attention = MultiHead::<P>::new(self.model, &self.self_attention(), self.heads());
+        let Step { position, x, normed, work, .. } = step;
+        let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cache.capacity);
+        let len = position.saturating_add(1);
+        attention.attend(query, (cache, len), &mut scratch, normed, x, |_, _| ());
+        after(self.place(), &norm, x);
+    }
+
+    /// Attention to `memory`.
+    #[inline(never)]
+    pub fn attend_memory<P: Precision>(
+        self,
+        step: &mut Step<'_, P>,
+        cross: &Cache<'_, P>,
+        align: &mut impl Align<P>,
+    ) {
+        let norm = self.norm::<P>(DecoderSlot::Norm2, DecoderActivation::Norm2);
+        let projection = QueryProjection::<P>::new(self.model, &self.cross_attention());
+        let attention = MultiHead::<P>::new(self.model, &self.cross_attention(), self.heads());
+        let Step { source_len, x, normed, work, .. } = step;
+        let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cross.capacity);
+        projection.forward(before(self.place(), &norm, x, normed), query);
+        let seen = |head, scratch: AttentionScratch<'_, P>| align.head(self.layer, head, scratch);
+        attention.attend(query, (cross, *source_len), &mut scratch, normed, x, seen);
+        after(self.place(), &norm, x);
+    }
+
+    /// Cross keys and values of these positions of `memory`.
+    #[inline(never)]
+    pub fn remember<P: Precision>(
+        self,
+        memory: &[P::Activation],
+        positions: Range<usize>,
+        cache: &mut Cache<'_, P>,
+    ) {
+        let key_value = KeyValueProjection::<P>::new(self.model, &self.cross_attention());
+        let d_model = usize::from(self.model.config().d_model);
+        let first = positions.start.saturating_mul(d_model);
+        // Not zipped: a zip of chunks divides by their length, which could panic for all it knows.
+        let mut rows = memory.get(first..).unwrap_or_default().chunks_exact(d_model.max(1));
+        for position in positions {
+            key_value.remember(rows.next().unwrap_or_default(), position, cache);
+        }
+    }
+
+    /// The norm after the last layer, where there is one.
+    #[inline(never)]
+    pub fn final_norm<P: Precision>(self, x: &mut [P::Activation]) {
+        let config = self.model.config();
+        if config.final_norm && self.layer.saturating_add(1) == config.decoder.n_layers {
+            Norm::<P>::new(self.model, Slot::DecoderNorm, ActivationSlot::DecoderFinal)
+                .forward_in_place(x);
+        }
+    }
+
+    #[inline(never)]
+    pub fn feed_forward<P: Precision>(self, step: &mut Step<'_, P>) {
+        use {DecoderActivation as A, DecoderSlot as S};
+        let norm = self.norm::<P>(S::Norm3, A::Norm3);
+        let feed_forward = FeedForward::<P>::new(
+            self.model,
+            [S::Linear1, S::Linear2].map(|s| self.slot(s)),
+            self.activation(A::Hidden),
+            [
+                ActivationSlot::decoder_middle(self.model.config(), self.layer),
+                self.activation(A::Sum3),
+            ],
+        );
+        let Step { x, normed, work, .. } = step;
+        let d_ff = self.model.config().decoder.d_ff;
+        let hidden = Carver::new(work).take::<P::Activation>(d_ff.into());
+        match self.place() {
+            NormPlace::Pre => norm.forward(x, normed),
+            NormPlace::Post => normed.copy_from(x),
+        }
+        feed_forward.forward(normed, hidden, x);
+        after(self.place(), &norm, x);
+    }
+}
+
+/// A query `[d_model]`, and room for `len` positions.
+fn attention_buffers<P: Precision>(
+    work: &mut [u8],
+    d_model: usize,
+    len: usize,
+) -> (&mut [P::Activation], AttentionScratch<'_, P>) {
+    let mut carver = Carver::new(work);
+    let query = carver.take(d_model);
+    (query, AttentionScratch { scores: carver.take(len), probabilities: carver.take(len) })
+}
+
+/// What a sublayer reads: the normed stream before it, or the stream itself.
+fn before<'x, P: Precision>(
+    place: NormPlace,
+    norm: &Norm<'_, P>,
+    x: &'x [P::Activation],
+    normed: &'x mut [P::Activation],
+) -> &'x [P::Activation] {
+    match place {
+        NormPlace::Pre => {
+            norm.forward(x, normed);
+            normed
+        }
+        NormPlace::Post => x,
+    }
+}
+
+fn after<P: Precision>(place: NormPlace, norm: &Norm<'_, P>, x: &mut [P::Activation]) {
+    if place == NormPlace::Post {
+        norm.forward_in_place(x);
+    }
+}
+
+pub(crate) type Cache<'a, P> = KvCache<'a, <P as Precision>::Cached>;
+
+/// What a layer works on.
+pub(crate) struct Step<'a, P: Precision> {
+    pub position: usize,
+    pub source_len: usize,
+    /// The stream, `[d_model]`.
+    pub x: &'a mut [P::Activation],
+    /// Its norm, then the context, `[d_model]`.
+    pub normed: &'a mut [P::Activation],
+    /// Attention's or feed-forward's buffers.
+    pub work: &'a mut [u8],
+}
