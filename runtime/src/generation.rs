@@ -291,34 +291,6 @@ impl<'m, P: Precision, C: Choice<P>> Generation<'_, 'm, '_, P, C> {
         }
     }
 
-    /// Runs to the end and writes all that comes, as target text, into `buffer`.
-    ///
-    /// # Errors
-    /// When it does not fit.
-    pub fn write_into<'b>(&mut self, buffer: &'b mut [u8]) -> Result<&'b str, RunError> {
-        self.write_observed(buffer, |_, _| ())
-    }
-
-    /// As [`write_into`](Self::write_into), and shows all logits to `observe`.
-    ///
-    /// # Errors
-    /// When it does not fit.
-    pub fn write_observed<'b>(
-        &mut self,
-        buffer: &'b mut [u8],
-        mut observe: impl FnMut(TokenId, P::Logit),
-    ) -> Result<&'b str, RunError> {
-        let model = self.model();
-        let capacity = buffer.len();
-        let mut writer = TextWriter::new(buffer, model.text().target);
-        while let Some(id) = self.next_observed(&mut observe) {
-            if !writer.push(model.target_vocabulary().text(id)) {
-                return Err(RunError::BufferFull { capacity });
-            }
-        }
-        Ok(writer.finish())
-    }
-
     /// Ends the generation before its end.
     pub fn cancel(&mut self) {
         if self.stop_reason().is_none() {
