@@ -8,16 +8,7 @@ use serde_json::{Map, Value, json};
 /// # Errors
 /// Another kind of model, or a choice that Marian models do not make and that is not carried out.
 pub fn translate(theirs: &Map<String, Value>) -> Result<Map<String, Value>> {
-    let kind = theirs.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    ensure!(kind == "marian", "model_type is `{kind}`; of Hugging Face's only `marian` is read");
-    for (field, expected) in [
-        ("normalize_before", false),
-        ("normalize_embedding", false),
-        ("add_final_layer_norm", false),
-    ] {
-        let value = theirs.get(field).and_then(Value::as_bool).unwrap_or(expected);
-        ensure!(value == expected, "`{field}` is {value}: no Marian model of Hugging Face is so");
-    }
+    check(theirs)?;
     let get =
         |field: &str| theirs.get(field).cloned().with_context(|| format!("`{field}` is missing"));
     let flag = |field: &str, default| theirs.get(field).and_then(Value::as_bool).unwrap_or(default);
@@ -29,10 +20,8 @@ pub fn translate(theirs: &Map<String, Value>) -> Result<Map<String, Value>> {
         }))
     };
     let vocab = get("vocab_size")?;
-    let target_vocab = match theirs.get("decoder_vocab_size") {
-        Some(Value::Null) | None => vocab.clone(),
-        Some(size) => size.clone(),
-    };
+    let target_vocab = theirs.get("decoder_vocab_size").filter(|size| !size.is_null());
+    let target_vocab = target_vocab.unwrap_or(&vocab).clone();
     let fields = json!({
         "d_model": get("d_model")?,
         "encoder": stack("encoder")?,
@@ -56,10 +45,18 @@ pub fn translate(theirs: &Map<String, Value>) -> Result<Map<String, Value>> {
             "end": get("eos_token_id")?,
         },
     });
-    match fields {
-        Value::Object(fields) => Ok(fields),
-        _ => bail!("not a JSON object"),
+    fields.as_object().cloned().context("not a JSON object")
+}
+
+/// Refuses other kinds of models, and LayerNorms where Marian models have none.
+fn check(theirs: &Map<String, Value>) -> Result<()> {
+    let kind = theirs.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    ensure!(kind == "marian", "model_type is `{kind}`; of Hugging Face's only `marian` is read");
+    for field in ["normalize_before", "normalize_embedding", "add_final_layer_norm"] {
+        let is_set = theirs.get(field).and_then(Value::as_bool).unwrap_or(false);
+        ensure!(!is_set, "`{field}` is true: no Marian model of Hugging Face is so");
     }
+    Ok(())
 }
 
 fn activation(name: &Value) -> Result<&'static str> {
@@ -69,5 +66,20 @@ fn activation(name: &Value) -> Result<&'static str> {
         Some("gelu") => Ok("gelu"),
         Some("gelu_new" | "gelu_pytorch_tanh") => Ok("gelu-tanh"),
         _ => bail!("`activation_function` is {name}: not swish, silu, relu, gelu or gelu_new"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_marian_models_do_not_do_is_refused() {
+        let error = |theirs: Value| translate(theirs.as_object().unwrap()).unwrap_err().to_string();
+        assert!(error(json!({ "model_type": "bart" })).starts_with("model_type is `bart`"));
+        let pre = json!({ "model_type": "marian", "normalize_before": true });
+        assert!(error(pre).starts_with("`normalize_before` is true"));
+        assert_eq!(error(json!({ "model_type": "marian" })), "`vocab_size` is missing");
+        assert!(activation(&json!("mish")).unwrap_err().to_string().contains("\"mish\""));
     }
 }
