@@ -1,6 +1,6 @@
 //! Searches other than the plain greedy one, through the runtime, on texts.
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use model_format::config::Precision as Stored;
 use model_format::{AlignedBytes, Model};
 use runtime::search::{BeamOptions, Constraints, Q16, Sampling, Score};
@@ -229,6 +229,38 @@ impl<'m> Decoder<'m> {
         let texts = ids.iter().map(|id| vocabulary.text(*id)).filter(|text| !text.is_empty());
         texts.collect::<Vec<_>>().join(target_splitting(&self.model).separator())
     }
+}
+
+/// How probable a language model's file finds each text, end id included: the only output that is
+/// allowed after an empty prompt.
+///
+/// A text that the model's symbols cannot write, or that is too long, is an error that says which.
+pub fn score_texts(model: Model<'_>, texts: &[String]) -> Result<Vec<Score>> {
+    match model.header().precision {
+        Stored::FixedPoint => score_as(FixedModel::new(model), texts),
+        Stored::HalfFloat => score_as(HalfModel::new(model), texts),
+    }
+}
+
+fn score_as<P: Precision>(
+    model: Result<TypedModel<'_, P>, LoadError>,
+    texts: &[String],
+) -> Result<Vec<Score>> {
+    let model = model?;
+    let file = model.model();
+    let limits = Limits::of(file.config()).with_beams(1);
+    let mut arena = AlignedBytes::from(&vec![0; Plan::new(file.header(), limits).total][..]);
+    let mut session = Session::with_limits(&model, &mut arena, limits)?;
+    let mut score = |text: &String| -> Result<Score> {
+        let ids = target_ids(file, text)?;
+        let allowed = [ids.as_slice()];
+        let constraints = Constraints { allowed: Some(&allowed), ..Constraints::default() };
+        let generation = session.generate(&[], &GenerateOptions::default())?;
+        let mut generation = generation.constrained(&constraints)?;
+        generation.by_ref().for_each(drop);
+        Ok(generation.choice().score())
+    };
+    texts.iter().map(|text| score(text).with_context(|| format!("{text:?}"))).collect()
 }
 
 /// A log-probability as a float.

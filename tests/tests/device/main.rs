@@ -42,14 +42,19 @@ fn equals_the_host(board: &Board, model: &ModelFile, size: &Size) {
         .take(size.words)
         .chain([longest, too_long, "KiloByte", "rock'n'roll", "route66", "na\u{ef}ve"])
         .collect();
+    texts_equal_the_host(board, model, &words, size);
+}
+
+/// The same for any texts.
+fn texts_equal_the_host(board: &Board, model: &ModelFile, words: &[&str], size: &Size) {
     let costed: Vec<&str> = words.iter().step_by(size.costed).copied().collect();
     let elf = board.build(&model.path);
-    let input = transcript::input(&words, &costed);
+    let input = transcript::input(words, &costed);
     let output = qemu::talk(board, &elf, &input, size.limit);
 
     let batch = Batch::parse(&output);
     let expected = model.run(words.iter().copied());
-    assert_same_answers(&words, &expected, &batch.answers);
+    assert_same_answers(words, &expected, &batch.answers);
     assert_eq!(batch.hash, expected.hash, "{} {}: other logits", board.name, model.name);
     let cost = Cost::parse(&output);
     let again: Vec<_> = batch.answers.iter().step_by(size.costed).cloned().collect();
@@ -131,6 +136,24 @@ fn every_choice_of_the_configuration() {
         for board in [M0_PLUS, RISC_V] {
             equals_the_host(&board, &model, &SOME);
         }
+    }
+}
+
+/// The trained tagger, classifier and language model, over the words of the list; the tagger's texts
+/// are their phones, as the speller finds them, without stress.
+#[test]
+#[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
+fn every_task_of_the_dictionary() {
+    let words: Vec<&str> = WORDS.lines().collect();
+    let speller = models::shipped("g2p-en").expect("the model that ships");
+    let phones = speller.run(words.iter().copied()).answers;
+    let phones = phones.into_iter().flatten();
+    let phones: Vec<String> =
+        phones.map(|text| text.replace(|c: char| c.is_ascii_digit(), "")).collect();
+    let phones: Vec<&str> = phones.iter().map(String::as_str).collect();
+    for (name, texts) in [("stress-en", &phones), ("syllables-en", &words), ("words-en", &words)] {
+        let model = models::shipped(name).expect("the model that ships");
+        texts_equal_the_host(&M4F, &model, texts, &ALL);
     }
 }
 

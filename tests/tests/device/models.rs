@@ -62,7 +62,8 @@ pub fn golden() -> Vec<ModelFile> {
     paths.into_iter().filter_map(ModelFile::read).collect()
 }
 
-fn shipped(name: &str) -> Option<ModelFile> {
+/// A model that ships, if it is there.
+pub fn shipped(name: &str) -> Option<ModelFile> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
     ModelFile::read(folder.join(name).with_extension("kfm"))
 }

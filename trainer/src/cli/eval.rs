@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
+use model_format::Model;
 use model_format::config::Family;
 use model_format::header::MAGIC;
 
@@ -14,6 +15,8 @@ use crate::data::batch::Example;
 use crate::data::corpus::{self, Pair};
 use crate::data::split;
 use crate::data::tasks::Task;
+use crate::data::tokenizer::Splitting;
+use crate::decode;
 use crate::device;
 use crate::engine::sanity::family_name;
 use crate::evaluate::{
@@ -49,7 +52,7 @@ struct Evaluated {
     outputs: Vec<Vec<String>>,
     separator: &'static str,
     scores: FamilyScores,
-    /// Per target token; an exported file has none.
+    /// Per target token; an exported file has none, but for a language model.
     loss: Option<f64>,
     texts_per_second: f64,
 }
@@ -135,10 +138,9 @@ fn exported(args: &Args) -> Result<Evaluated> {
     let file = device::read(&args.model)?;
     let model = device::check(&file).with_context(|| args.model.display().to_string())?;
     let family = model.config().family;
-    ensure!(
-        family != Family::DecoderOnly,
-        "an exported file tells no perplexity: evaluate the checkpoint that it was made from"
-    );
+    if family == Family::DecoderOnly {
+        return language(args, model);
+    }
     let splitting = device::target_splitting(&model);
     let pairs = pairs(args, family, Task::default())?;
     let references = References::split(&pairs, &splitting);
@@ -157,6 +159,32 @@ fn exported(args: &Args) -> Result<Evaluated> {
         scores,
         loss: None,
         texts_per_second: evaluation.texts_per_second,
+    })
+}
+
+/// A language model's file: the probability that it gives to each text.
+fn language(args: &Args, model: Model<'_>) -> Result<Evaluated> {
+    let pairs = pairs(args, Family::DecoderOnly, Task::Words)?;
+    let texts: Vec<String> = pairs.iter().map(|pair| pair.target.clone()).collect();
+    let start = Instant::now();
+    let scores = decode::score_texts(model, &texts)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let nll: f64 = scores.iter().map(|score| -f64::from(decode::nats(score.sum))).sum();
+    let tokens: f64 = scores.iter().map(|score| f64::from(score.tokens)).sum();
+    let loss = nll / tokens.max(1.0);
+    let splitting = device::target_splitting(&model);
+    let prompts: Vec<String> = texts.iter().map(|text| half_of(&splitting, text)).collect();
+    let outputs = match args.outputs {
+        Some(_) => device::evaluate(model, &prompts, args.threads)?.outputs,
+        None => Vec::new(),
+    };
+    Ok(Evaluated {
+        texts_per_second: texts.len() as f64 / seconds,
+        texts: prompts,
+        outputs,
+        separator: splitting.separator(),
+        scores: FamilyScores::Language(LanguageQuality { perplexity: loss.exp(), baseline: None }),
+        loss: Some(loss),
     })
 }
 
@@ -212,4 +240,10 @@ fn training_examples(header: &Header, family: Family) -> Vec<Example> {
 /// The first half of a text's symbols, at least one.
 fn first_half(example: &Example, model: &TrainedModel) -> String {
     model.target.decode(&example.target[..example.target.len().div_ceil(2)])
+}
+
+/// The same of a text that is not encoded.
+fn half_of(splitting: &Splitting, text: &str) -> String {
+    let symbols = splitting.symbols(text);
+    symbols[..symbols.len().div_ceil(2)].join(splitting.separator())
 }
