@@ -172,6 +172,8 @@ fn the_first_step_of_every_schedule_is_finite() {
                     let rate = schedule.at(step, total, 512);
                     assert!((0.0..=1.0).contains(&rate), "{schedule:?} {step} {total}: {rate}");
                 }
+                // Steps are counted from 1; 0 is taken for the first.
+                assert_eq!(schedule.at(0, total, 512), schedule.at(1, total, 512));
                 assert!(schedule.at(1, total, 512) > 0.0 || total <= 1);
             }
         }
