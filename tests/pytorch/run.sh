@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# PyTorch, live: installs it, makes all fixtures anew and compares them with the committed ones.
+# PyTorch, live: installs it, makes all fixtures anew and compares them with the committed ones, then has
+# it write checkpoints that the trainer imports.
 #
 # Usage: run.sh VENV      (a folder for the virtual environment, which is kept)
 set -euo pipefail
@@ -16,3 +17,8 @@ python3 -m venv "$venv"
 
 "$python" make_fixtures.py "$made/fixtures"
 "$python" compare.py fixtures "$made/fixtures"
+
+echo "--- what is too large to commit"
+"$python" -W ignore live.py "$made/live"
+cd ../..
+KILOFORMER_PYTORCH=$made/live cargo test --workspace --test pytorch -- --ignored --nocapture

@@ -49,8 +49,9 @@ def greedy(decoder: Decoder, prompt: list[int], max_len: int) -> Greedy:
     answer = Greedy([], [], math.inf)
     while len(prompt) + len(answer.ids) < max_len and answer.ids[-1:] != [special.end]:
         row = decoder.logits([prompt + answer.ids])[0]
-        allowed = [id for id in range(len(row)) if id not in (special.pad, special.start)]
-        best, second = sorted(allowed, key=lambda id: (-row[id].item(), id))[:2]
+        allowed = row.clone()
+        allowed[[special.pad, special.start]] = -math.inf
+        best, second = allowed.argsort(descending=True, stable=True)[:2].tolist()
         answer.margin = min(answer.margin, (row[best] - row[second]).item())
         answer.logits.append(row)
         answer.ids.append(best)
@@ -104,15 +105,17 @@ class Beam:
         self.live = [h for h in best if h.ids[-1] != self.special.end][: self.beams]
 
     def _candidates(self) -> list[Hypothesis]:
-        """Every live beam with every id but pad and start, best first; ties: lower beam, then lower id."""
+        """The best of every live beam with every id but pad and start, enough of them for this step and
+        to see by how little the last was chosen; best first; ties: lower beam, then lower id."""
         rows = torch.log_softmax(self.decoder.logits([h.ids for h in self.live]), dim=-1)
-        every = [
-            Hypothesis([*hypothesis.ids, id], hypothesis.sum + value)
-            for hypothesis, row in zip(self.live, rows.tolist())
-            for id, value in enumerate(row)
-            if id not in (self.special.pad, self.special.start)
-        ]
-        return sorted(every, key=lambda h: -h.sum)
+        rows[:, [self.special.pad, self.special.start]] = -math.inf
+        sums = rows + torch.tensor([h.sum for h in self.live], dtype=rows.dtype)[:, None]
+        # A live beam gives one candidate that ends at most: these hold `beams` that do not, and one more.
+        wanted = 2 * self.beams + len(self.live) + 1
+        order = sums.flatten().argsort(descending=True, stable=True)[:wanted].tolist()
+        places = (divmod(place, rows.shape[1]) for place in order)
+        best = [Hypothesis([*self.live[beam].ids, id], sums[beam, id].item()) for beam, id in places]
+        return [hypothesis for hypothesis in best if hypothesis.sum > -math.inf]
 
     def _keep(self, hypothesis: Hypothesis) -> None:
         """Among the n best; the older one among equals."""

@@ -18,7 +18,7 @@ use crate::{ACTIVATIONS, Worst, best_id};
 const FIXED_DISTANCE: f64 = 1.5;
 
 /// The file of a fixture's model, its ranges taken from the sentences that are compared.
-fn file(fixture: &Fixture, precision: Stored) -> AlignedBytes {
+pub fn file(fixture: &Fixture, precision: Stored) -> AlignedBytes {
     let (model, config) = (fixture.model(), fixture.config());
     let text = |ids: &[u32]| ids.iter().map(|id| format!("s{id}")).collect::<Vec<_>>().join(" ");
     let pair = |source: &[u32], target: &[u32]| Pair {
@@ -75,7 +75,7 @@ fn expected(fixture: &Fixture) -> Vec<Expected> {
 }
 
 /// Ids, the end id included where it was reached, and the logits of all steps.
-fn generate<P: Precision>(
+pub fn generate<P: Precision>(
     session: &mut Session<'_, '_, P>,
     input: &[u16],
     options: &GenerateOptions<'_>,

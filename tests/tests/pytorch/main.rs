@@ -4,7 +4,9 @@
 mod beams;
 mod files;
 mod fixture;
+mod live;
 mod network;
+mod sessions;
 
 use model_format::config::{
     Activation, Family, ModelConfig, NormPlace, Output, Positions, SourceFrame,
