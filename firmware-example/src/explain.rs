@@ -55,6 +55,15 @@ fn run<S: Read + Write>(console: &mut Console<S>, error: RunError) -> &mut Conso
             number(console, "id ", id, " (number ");
             numbers(console, ["", ") is not below ", ""], [index + 1, vocab.into()])
         }
+        RunError::SpecialId { index, id } => {
+            number(console, "id ", id, " (number ");
+            number(
+                console,
+                "",
+                index as u64 + 1,
+                ") is padding or the start id, which no input has",
+            )
+        }
         RunError::PrefixTooLong { len, limit } => {
             numbers(console, ["a prompt of ", " ids is too long, the limit is ", ""], [len, limit])
         }

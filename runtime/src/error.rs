@@ -30,6 +30,13 @@ pub enum RunError {
         /// Size of the vocabulary.
         vocab: u16,
     },
+    /// Padding, which a device has no use for; in a prompt or prefix also the start id.
+    SpecialId {
+        /// Its place.
+        index: usize,
+        /// The id.
+        id: TokenId,
+    },
     /// A prompt or prefix leaves no room for what follows.
     PrefixTooLong {
         /// Its ids.
@@ -85,6 +92,11 @@ impl fmt::Display for RunError {
             Self::IdOutOfRange { index, id, vocab } => {
                 write!(f, "id {id} (number {}) is not below {vocab}", index + 1)
             }
+            Self::SpecialId { index, id } => write!(
+                f,
+                "id {id} (number {}) is padding or the start id, which no input has",
+                index.saturating_add(1)
+            ),
             Self::PrefixTooLong { len, limit } => {
                 write!(f, "a prompt or prefix of {len} ids is too long, the limit is {limit}")
             }

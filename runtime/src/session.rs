@@ -1,6 +1,6 @@
 //! Text -> text. Owns no arithmetic.
 
-use model_format::config::{Family, ModelConfig};
+use model_format::config::{Family, ModelConfig, SpecialIds};
 
 use crate::error::{ArenaTooSmall, RunError};
 use crate::generation::{GenerateOptions, Generation, StopReason};
@@ -111,8 +111,8 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
     /// | classifier | the source, its frame included | one label |
     ///
     /// # Errors
-    /// When there are too many ids, no source ids, or one outside the vocabulary; the same for the
-    /// options' prefix.
+    /// When there are too many ids, no source ids, one outside the vocabulary, or padding; the same for
+    /// the options' prefix.
     pub fn generate<'s>(
         &'s mut self,
         ids: &'s [TokenId],
@@ -123,7 +123,7 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
             true => (config.source_vocab, self.plan.limits.source_len),
             false => (config.target_vocab, u16::MAX),
         };
-        check_ids(ids, vocab)?;
+        check_ids(ids, vocab, &never_read(config, config.has_encoder()))?;
         check_len(config, ids.len(), room.into())?;
         self.start(Ids::Given(ids.iter()), ids.len(), options)
     }
@@ -169,7 +169,7 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
             Family::DecoderOnly | Family::Tagger | Family::Classifier => 0,
         };
         check_prefix(prefix.len(), prefix_limit)?;
-        check_ids(prefix, config.target_vocab)?;
+        check_ids(prefix, config.target_vocab, &never_read(config, false))?;
         if config.has_encoder() {
             return Ok(Generation::of_source(self, ids, len, options));
         }
@@ -178,9 +178,22 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
     }
 }
 
-fn check_ids(ids: &[TokenId], vocab: u16) -> Result<(), RunError> {
-    match ids.iter().enumerate().find(|(_, id)| **id >= vocab) {
-        Some((index, &id)) => Err(RunError::IdOutOfRange { index, id, vocab }),
+/// Ids that no input has: padding, and in target text the start id, which is read before it.
+fn never_read(config: &ModelConfig, is_source: bool) -> [TokenId; 2] {
+    let SpecialIds { pad, start, .. } = config.special;
+    match is_source {
+        // A frame's start id may be pad's.
+        true if config.source_frame.has_start() && pad == start => [TokenId::MAX; 2],
+        true => [pad; 2],
+        false => [pad, start],
+    }
+}
+
+fn check_ids(ids: &[TokenId], vocab: u16, never: &[TokenId; 2]) -> Result<(), RunError> {
+    let is_bad = |id: &TokenId| *id >= vocab || never.contains(id);
+    match ids.iter().enumerate().find(|(_, id)| is_bad(id)) {
+        Some((index, &id)) if id >= vocab => Err(RunError::IdOutOfRange { index, id, vocab }),
+        Some((index, &id)) => Err(RunError::SpecialId { index, id }),
         None => Ok(()),
     }
 }

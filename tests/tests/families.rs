@@ -7,7 +7,7 @@ use kiloformer_tests::random_model::{SOURCE_VOCAB, of_family, random_model, tiny
 use model_format::AlignedBytes;
 use model_format::config::{
     Activation, Family, ModelConfig, NormPlace, Output, Positions, Precision as Stored,
-    SourceFrame, StackConfig,
+    SourceFrame, SpecialIds, StackConfig,
 };
 use runtime::{
     EncodeError, FixedPoint, GenerateOptions, HalfFloat, LogitsHash, Precision, RunError, Session,
@@ -353,6 +353,20 @@ fn bad_input_is_refused<P: Precision>(file: &AlignedBytes, config: &ModelConfig)
             }
             false => assert_eq!(error(&[5, id], &free), refusal),
         }
+    }
+    // Padding has no place in what a device reads, nor has a start id that it reads by itself.
+    let SpecialIds { pad, start, .. } = config.special;
+    let special = |id| RunError::SpecialId { index: 1, id };
+    if config.has_encoder() {
+        assert_eq!(error(&[5, pad], &free), special(pad));
+    }
+    for id in [pad, start].into_iter().filter(|_| config.has_decoder()) {
+        let read = [5, id];
+        let refused = match config.has_encoder() {
+            true => error(&sound, &GenerateOptions { prefix: &read, ..free }),
+            false => error(&read, &free),
+        };
+        assert_eq!(refused, special(id));
     }
     assert!(run(&mut session, &"a".repeat(200)).text.is_err());
     assert!(run(&mut session, "a1").text.is_err());
