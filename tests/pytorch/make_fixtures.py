@@ -148,7 +148,8 @@ def _prompts(batch: Batch) -> list[list[int]]:
     """A language model goes on with the start of its targets; the others have no prompt."""
     if batch.config.has_encoder:
         return [[] for _ in batch.sources]
-    return [row[1:] for row in batch.target.tolist()[:3]]
+    pad = batch.config.special.pad
+    return [[id for id in row[1:] if id != pad] for row in batch.target.tolist()[:3]]
 
 
 def beams(model: Transformer, greedy_rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], float]:
