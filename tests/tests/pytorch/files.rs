@@ -113,9 +113,6 @@ fn half_float_gives_the_tokens_and_logits_of_pytorch() {
     worst.is_within("HalfFloat logits", ACTIVATIONS);
 }
 
-/// What no integer file can be made of yet, because the export of FixedPoint fails.
-const NOT_EXPORTED: [&str; 2] = ["decoder-only", "decoder-only-post"];
-
 /// All logits of all inputs in FixedPoint. Every step reads the ids that PyTorch chose before it, so
 /// that each can be compared.
 fn fixed_logits(config: &ModelConfig, file: &AlignedBytes, inputs: &[Expected]) -> Vec<f32> {
@@ -154,10 +151,6 @@ fn fixed_point_is_as_close_to_pytorch_as_8_bits_are() {
     let (mut steps, mut equal, mut worst) = (0, 0, 0.0);
     for fixture in fixtures(&folder()) {
         let config = fixture.config();
-        if NOT_EXPORTED.contains(&fixture.name.as_str()) {
-            println!("NOT COMPARED: {}: it has no integer file yet", fixture.name);
-            continue;
-        }
         let inputs = expected(&fixture);
         let found = fixed_logits(config, &file(&fixture, Stored::FixedPoint), &inputs);
         let wanted: Vec<f32> = inputs.iter().flat_map(|input| input.logits.clone()).collect();
