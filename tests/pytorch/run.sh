@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # PyTorch, live: installs it, makes all fixtures anew and compares them with the committed ones, then has
-# it write checkpoints that the trainer imports.
+# it write checkpoints that the trainer imports and an emulated board runs.
 #
 # Usage: run.sh VENV      (a folder for the virtual environment, which is kept)
 set -euo pipefail
@@ -21,4 +21,11 @@ python3 -m venv "$venv"
 echo "--- what is too large to commit"
 "$python" -W ignore live.py "$made/live"
 cd ../..
-KILOFORMER_PYTORCH=$made/live cargo test --workspace --test pytorch -- --ignored --nocapture
+mkdir "$made/boards"
+KILOFORMER_PYTORCH=$made/live KILOFORMER_BOARD_MODELS=$made/boards \
+    cargo test --workspace --test pytorch -- --ignored --nocapture
+
+echo "--- what was imported, on an emulated Cortex-M4F"
+scripts/setup-device.sh thumbv7em-none-eabihf
+KILOFORMER_BOARD_MODELS=$made/boards \
+    cargo test --workspace --test device -- --ignored --nocapture models_of_a_folder

@@ -9,6 +9,7 @@ mod qemu;
 mod searches;
 mod transcript;
 
+use std::path::Path;
 use std::time::Duration;
 
 use board::{Board, M0_PLUS, M4F, MICROBIT, RISC_V, STM32F4};
@@ -154,6 +155,23 @@ fn every_task_of_the_dictionary() {
     for (name, texts) in [("stress-en", &phones), ("syllables-en", &words), ("words-en", &words)] {
         let model = models::shipped(name).expect("the model that ships");
         texts_equal_the_host(&M4F, &model, texts, &ALL);
+    }
+}
+
+/// Models that another test has made, with their texts: those that PyTorch trains and the trainer
+/// imports, in `./ci.sh --with-pytorch`.
+#[test]
+#[ignore = "needs QEMU and embedded targets; ci.sh runs it"]
+fn models_of_a_folder() {
+    let Some(folder) = std::env::var_os("KILOFORMER_BOARD_MODELS") else {
+        println!("skipped: KILOFORMER_BOARD_MODELS names no folder");
+        return;
+    };
+    let models = models::of_folder(Path::new(&folder));
+    assert!(!models.is_empty(), "no model in {}", folder.display());
+    for model in models {
+        let texts = std::fs::read_to_string(model.path.with_extension("txt")).expect("its texts");
+        texts_equal_the_host(&M4F, &model, &texts.lines().collect::<Vec<_>>(), &FEW);
     }
 }
 

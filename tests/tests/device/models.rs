@@ -54,8 +54,12 @@ pub fn tiny_fixed_point() -> ModelFile {
 /// The golden files of the current version of the format, which have every choice of the configuration;
 /// sorted.
 pub fn golden() -> Vec<ModelFile> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/v{VERSION}"));
-    let entries = std::fs::read_dir(folder).expect("golden files are part of the repository");
+    of_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/v{VERSION}")))
+}
+
+/// All models of a folder, sorted.
+pub fn of_folder(folder: &Path) -> Vec<ModelFile> {
+    let entries = std::fs::read_dir(folder).expect("a folder of models");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "kfm"));
     paths.sort();

@@ -7,6 +7,7 @@ use model_format::AlignedBytes;
 use model_format::config::Precision as Stored;
 use runtime::{GenerateOptions, HalfFloat, Limits, Session, TypedModel, arena_len, arena_len_with};
 use serde::Deserialize;
+use trainer::data::corpus::Pair;
 use trainer::export::export;
 use trainer::import::config::Lengths;
 use trainer::import::vocabulary::SplittingChoice;
@@ -19,6 +20,10 @@ use crate::sessions::beam_search;
 
 /// Names the folder that `tests/pytorch/live.py` has filled.
 const FOLDER: &str = "KILOFORMER_PYTORCH";
+/// Names the folder for models that a board runs next, with their texts.
+const FOR_BOARDS: &str = "KILOFORMER_BOARD_MODELS";
+/// Models of B's size, which the emulated board's flash holds.
+const MOST_PARAMETERS: usize = 500_000;
 /// Scores of hypotheses in HalfFloat, whose weights are rounded here: a logit near 10 is off by some
 /// 5e-3, and up to 24 are summed up where there is no length penalty.
 const SCORES: f64 = 0.05;
@@ -94,6 +99,31 @@ fn half_float_agrees(name: &str, file: &AlignedBytes, expected: &Expected) {
     }
 }
 
+/// Both number types of a model, and the texts of its answers, one a line.
+fn write_for_boards(name: &str, model: &TrainedModel, half: &AlignedBytes, expected: &Expected) {
+    let Some(folder) = std::env::var_os(FOR_BOARDS).map(PathBuf::from) else { return };
+    let text = |ids: &[u16]| {
+        let special = model.config().special;
+        let symbols = ids.iter().filter(|id| **id != special.end && **id != special.start);
+        model.source.decode(&symbols.map(|&id| id.into()).collect::<Vec<u32>>())
+    };
+    let sources = expected.greedy.iter().map(|answer| answer.source.as_deref());
+    let texts: Vec<String> = sources.map(|ids| text(ids.unwrap_or_default())).collect();
+    let answers = model.transcribe(&texts, 1);
+    let pair = |(source, target): (&String, Vec<String>)| Pair {
+        source: source.clone(),
+        target: target.join(model.target.separator()),
+        line: 0,
+    };
+    let pairs: Vec<Pair> = texts.iter().zip(answers).map(pair).collect();
+    let fixed = export(model, Stored::FixedPoint, &pairs).expect("an integer file");
+    for (kind, file) in [("half", half), ("fixed", &fixed)] {
+        let path = folder.join(format!("{name}-{kind}.kfm"));
+        fs::write(&path, &**file).expect("a file");
+        fs::write(path.with_extension("txt"), texts.join("\n")).expect("a file");
+    }
+}
+
 #[test]
 #[ignore = "needs what PyTorch writes: ./ci.sh --with-pytorch"]
 fn imported_checkpoints_say_what_pytorch_says() {
@@ -112,6 +142,9 @@ fn imported_checkpoints_say_what_pytorch_says() {
         engine_agrees(&name, &model, &expected);
         let file = export(&model, Stored::HalfFloat, &[]).expect("a file");
         half_float_agrees(&name, &file, &expected);
+        if expected.parameters <= MOST_PARAMETERS {
+            write_for_boards(&name, &model, &file, &expected);
+        }
         let (greedy, beam) = (expected.greedy.len(), expected.beam.len());
         let parameters = expected.parameters;
         println!(
