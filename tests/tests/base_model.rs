@@ -3,7 +3,7 @@
 
 use model_format::config::{
     Activation, Family, ModelConfig, NormPlace, Output, Positions, Precision, SourceFrame,
-    SpecialIds, StackConfig,
+    SpecialIds, StackConfig, UnknownPolicy,
 };
 use trainer::data::corpus::Pair;
 use trainer::data::tokenizer::{Splitting, Tokenizer, Unit};
@@ -39,7 +39,13 @@ fn base_model() -> TrainedModel {
     let splitting = Splitting { unit: Unit::Word, lowercase: false };
     let symbols = (0..BASE.target_vocab).map(|id| format!("w{id}")).collect();
     let vocabulary = Tokenizer::from_symbols(splitting, symbols);
-    TrainedModel { network, source: vocabulary.clone(), target: vocabulary, params }
+    TrainedModel {
+        network,
+        source: vocabulary.clone(),
+        target: vocabulary,
+        params,
+        unknown: UnknownPolicy::Refuse,
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use model_format::config::ModelConfig;
+use model_format::config::{ModelConfig, UnknownPolicy};
 
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, Header};
 use crate::data::tokenizer::Tokenizer;
 use crate::engine::Network;
 use crate::engine::observe::Observer;
@@ -32,6 +32,8 @@ pub struct TrainedModel {
     pub target: Tokenizer,
     /// Flat, in the order of `network.layout`.
     pub params: Vec<f32>,
+    /// What an exported file does with source symbols that it does not know.
+    pub unknown: UnknownPolicy,
 }
 
 impl TrainedModel {
@@ -44,7 +46,10 @@ impl TrainedModel {
     pub fn from_checkpoint(run: Checkpoint) -> Result<Self> {
         let Checkpoint { header, weights } = run;
         let network = Network::new(&header.config.model)?;
-        Ok(Self { network, source: header.source, target: header.target, params: weights.ema })
+        let Header { source, target, .. } = header;
+        // No training text has an unknown symbol, so nothing was learned of it.
+        let unknown = UnknownPolicy::Refuse;
+        Ok(Self { network, source, target, params: weights.ema, unknown })
     }
 
     /// From named tensors, for weights that come from elsewhere.
@@ -75,7 +80,7 @@ impl TrainedModel {
             );
         }
         let params = network.layout.gather(tensors)?;
-        Ok(Self { network, source, target, params })
+        Ok(Self { network, source, target, params, unknown: UnknownPolicy::Refuse })
     }
 
     /// The architecture.

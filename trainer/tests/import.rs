@@ -7,7 +7,7 @@ mod common;
 use std::process::Command;
 
 use checkpoints::{data, import_files};
-use model_format::config::{Family, ModelConfig, Output, StackConfig};
+use model_format::config::{Family, ModelConfig, Output, StackConfig, UnknownPolicy};
 use serde_json::Value;
 use trainer::config::RunConfig;
 use trainer::data::tokenizer::{Splitting, Tokenizer, Unit};
@@ -159,6 +159,28 @@ fn a_checkpoint_becomes_a_file_that_answers() {
     }
 }
 
+/// Here `f` stands for unknown symbols.
+#[test]
+fn unknown_symbols_become_the_checkpoints_unknown_id_unless_they_are_to_be_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, config) = (folder.path().join("model.kfm"), folder.path().join("config.json"));
+    let mut json: Value =
+        serde_json::from_str(&std::fs::read_to_string(data("tutorial.json")).unwrap()).unwrap();
+    json["special"]["unknown"] = 8.into();
+    std::fs::write(&config, json.to_string()).unwrap();
+    let answer = |unknown: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
+        command.arg("import").arg(data("tutorial.pt")).arg("-o").arg(&output);
+        command.arg("--config").arg(&config).arg("--vocab").arg(data("vocab.json"));
+        assert!(command.args(["--precision", "half"]).args(unknown).status().unwrap().success());
+        let file = trainer::device::read(&output).unwrap();
+        let model = trainer::device::check(&file).unwrap();
+        trainer::device::run_all(model, &["b?d".to_owned()], 1).unwrap().remove(0)
+    };
+    assert!(answer(&[]).is_ok());
+    assert!(answer(&["--unknown", "refuse"]).unwrap_err().contains("`?`"));
+}
+
 /// A small model of any family, with random weights.
 fn random_model(family: Family) -> TrainedModel {
     let stack = |is_there| match is_there {
@@ -189,7 +211,7 @@ fn random_model(family: Family) -> TrainedModel {
     let params = network.layout.init(1);
     let source = with(has_encoder, Some(config.special));
     let target = with(true, has_decoder.then_some(config.special));
-    TrainedModel { network, source, target, params }
+    TrainedModel { network, source, target, params, unknown: UnknownPolicy::Refuse }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use half::f16;
 use model_format::AlignedBytes;
 use model_format::config::{
     Activation, Family, ModelConfig, NormPlace, Output, Positions, Precision as Stored,
-    SourceFrame, SpecialIds, StackConfig,
+    SourceFrame, SpecialIds, StackConfig, UnknownPolicy,
 };
 use runtime::{GenerateOptions, Precision, Session, StopReason, TokenId, TypedModel};
 use trainer::data::batch::{Example, Pairs};
@@ -147,6 +147,7 @@ impl Weighted {
             source: tokenizer(Unit::Character, b'a', self.config().source_vocab),
             target: tokenizer(Unit::Word, b'A', self.config().target_vocab),
             params: self.params.clone(),
+            unknown: UnknownPolicy::Refuse,
         };
         let pair = |i: usize, source: &Vec<u32>, target: Vec<u32>| Pair {
             source: source.iter().map(|&id| model.source.symbols()[id as usize].clone()).collect(),

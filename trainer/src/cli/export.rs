@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, ValueEnum};
-use model_format::config::Precision;
+use model_format::config::{Precision, UnknownPolicy};
 
 use crate::checkpoint::{self, write_atomically};
 use crate::data::{corpus, split};
@@ -27,9 +27,31 @@ pub struct Args {
     /// How numbers are stored and computed.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Fixed)]
     precision: PrecisionArg,
-    /// Pairs on which an integer model's ranges are measured; the run's training pairs by default.
+    /// Texts, in the form of what the run learned from, on which an integer model's ranges are measured;
+    /// the run's own by default.
     #[arg(long, value_name = "TSV")]
     calibration: Option<PathBuf>,
+    /// What the file does with source symbols that it does not know.
+    #[arg(long, value_enum, default_value_t = UnknownArg::Refuse)]
+    unknown: UnknownArg,
+}
+
+/// What a file does with source symbols that it does not know.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum UnknownArg {
+    /// Refuses the text.
+    Refuse,
+    /// Reads the unknown id in their place.
+    Replace,
+}
+
+impl From<UnknownArg> for UnknownPolicy {
+    fn from(unknown: UnknownArg) -> Self {
+        match unknown {
+            UnknownArg::Refuse => Self::Refuse,
+            UnknownArg::Replace => Self::Replace,
+        }
+    }
 }
 
 /// How numbers are stored and computed.
@@ -61,7 +83,7 @@ pub fn run(args: &Args) -> Result<()> {
     let Some(output) = &args.output else { return Ok(()) };
     let precision = args.precision.into();
     let pairs = match (&args.calibration, precision) {
-        (Some(path), _) => corpus::read_tsv(path)?,
+        (Some(path), _) => corpus::read(path, checkpoint.header.config.model.family)?,
         (None, Precision::FixedPoint) => {
             split::load(&checkpoint.header.config.data, checkpoint.header.config.model.family)
                 .context("reading the run's training pairs; --calibration names others")?
@@ -69,7 +91,8 @@ pub fn run(args: &Args) -> Result<()> {
         }
         (None, Precision::HalfFloat) => Vec::new(),
     };
-    let model = TrainedModel::from_checkpoint(checkpoint)?;
+    let mut model = TrainedModel::from_checkpoint(checkpoint)?;
+    model.unknown = args.unknown.into();
     let file = export(&model, precision, &pairs)?;
     write_atomically(output, &file)?;
     println!("{}: {} bytes", output.display(), file.len());

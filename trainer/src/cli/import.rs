@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args as ClapArgs;
-use model_format::config::Precision;
+use model_format::config::{Precision, UnknownPolicy};
 
-use super::export::PrecisionArg;
+use super::export::{PrecisionArg, UnknownArg};
 use crate::checkpoint::write_atomically;
 use crate::data::corpus::Pair;
 use crate::data::tokenizer::Unit;
@@ -64,6 +64,10 @@ pub struct Args {
     /// Whether source text is lower-cased [default: the vocabulary's, else false].
     #[arg(long, value_name = "BOOL")]
     source_lowercase: Option<bool>,
+    /// What the file does with source symbols that it does not know [default: replace where the
+    /// vocabulary has an unknown id, else refuse].
+    #[arg(long, value_enum)]
+    unknown: Option<UnknownArg>,
     /// Threads that decode the calibration texts.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -71,7 +75,7 @@ pub struct Args {
 
 /// Imports.
 pub fn run(args: &Args) -> Result<()> {
-    let imported = import(Request {
+    let mut imported = import(Request {
         checkpoint: &args.checkpoint,
         key: args.key.as_deref(),
         config: &args.config,
@@ -81,6 +85,9 @@ pub fn run(args: &Args) -> Result<()> {
         source: SplittingChoice { unit: args.source_unit, lowercase: args.source_lowercase },
         target: SplittingChoice { unit: args.target_unit, lowercase: None },
     })?;
+    if let Some(unknown) = args.unknown {
+        imported.model.unknown = unknown.into();
+    }
     let precision = args.precision.into();
     let pairs = match (&args.calibration, precision) {
         (Some(path), Precision::FixedPoint) => calibration(&imported.model, path, args.threads)
@@ -129,8 +136,13 @@ fn calibration(model: &TrainedModel, path: &Path, threads: usize) -> Result<Vec<
 /// Refuses a text that the exported file would refuse.
 fn check_source(model: &TrainedModel, source: &str) -> Result<()> {
     let config = model.config();
-    let ids = model.source.encode_known(source);
-    let ids = ids.map_err(|symbol| anyhow!("symbol {symbol:?} is not in the vocabulary"))?;
+    let ids = match model.unknown {
+        UnknownPolicy::Replace => model.source.encode(source),
+        UnknownPolicy::Refuse => {
+            let ids = model.source.encode_known(source);
+            ids.map_err(|symbol| anyhow!("symbol {symbol:?} is not in the vocabulary"))?
+        }
+    };
     let room = usize::from(config.max_source_len.saturating_sub(config.source_frame.len()));
     ensure!(ids.len() <= room, "{} symbols, the limit is {room}", ids.len());
     Ok(())

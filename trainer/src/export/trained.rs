@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use model_format::config::{ModelConfig, Positions, Segmentation, TextConfig, UnknownPolicy};
+use model_format::config::{ModelConfig, Positions, Segmentation, TextConfig};
 use model_format::directory::{DecoderSlot, EncoderSlot, Slot};
 
 use crate::data::tokenizer::{Tokenizer, Unit};
@@ -33,7 +33,7 @@ impl<'a> Trained<'a> {
             source: segmentation(&self.model.source),
             target: segmentation(&self.model.target),
             fold_case: self.model.source.splitting.lowercase,
-            unknown: UnknownPolicy::Refuse,
+            unknown: self.model.unknown,
         }
     }
 

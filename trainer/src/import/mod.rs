@@ -22,7 +22,7 @@ pub mod way_back;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use model_format::config::{Family, ModelConfig, SpecialIds};
+use model_format::config::{Family, ModelConfig, SpecialIds, UnknownPolicy};
 
 use crate::data::tokenizer::Tokenizer;
 use crate::engine::Network;
@@ -147,7 +147,7 @@ fn stand_in(special: SpecialDraft) -> SpecialIds {
 
 /// Puts config, vocabularies and tensors together. The format wants an unknown id; where the source
 /// has none, one is added with a row of zeros, which no text reaches, since unknown symbols are
-/// refused.
+/// then refused; one of the checkpoint's own stands for them.
 fn assemble(
     mut config: ModelConfig,
     mut tensors: Tensors,
@@ -185,7 +185,11 @@ fn assemble(
         }
         false => Tokenizer::none(target.splitting),
     };
+    let unknown = match special.unknown {
+        Some(_) => UnknownPolicy::Replace,
+        None => UnknownPolicy::Refuse,
+    };
     let network = Network::new(&config)?;
     let params = network.layout.gather(&tensors)?;
-    Ok(TrainedModel { network, source, target, params })
+    Ok(TrainedModel { network, source, target, params, unknown })
 }
