@@ -4,6 +4,7 @@
 //! multipliers whatever follows it. Every gate is symmetric, `gate(-x) = 1 - gate(x)`, and computed
 //! for `|x|` in Q30 from one power of two and one reciprocal.
 
+use model_format::config::Activation;
 use model_format::numeric::rescale;
 
 use super::softmax::exp2_fraction;
@@ -12,38 +13,39 @@ const ONE_Q30: i32 = 1 << 30;
 /// `log2(e)` in Q30.
 const LOG2_E: i32 = 1_549_082_005;
 
-/// `x / (1 + e^-x)`; `x` and the result have `frac_bits` fractional bits.
-#[inline]
-pub fn silu(x: i32, frac_bits: u32) -> i32 {
-    gated(x, frac_bits, 32, sigmoid)
+/// `x * gate(x)`; `x` and the result have `frac_bits` fractional bits. ReLU has no gate of this kind
+/// and is not asked for.
+///
+/// One function for all of them, and not inlined: what their gates share stands once in the code.
+#[inline(never)]
+pub fn smooth(activation: Activation, x: i32, frac_bits: u32) -> i32 {
+    // From here on, in Q16, the gate is 1 within less than half a unit of every format.
+    let limit = match activation {
+        Activation::Gelu | Activation::GeluTanh => 6 << 16,
+        Activation::Silu | Activation::Relu => 32 << 16,
+    };
+    let q16 = ((i64::from(x.unsigned_abs()) << 16) >> frac_bits).min(limit);
+    let gate = if q16 < limit { gate(activation, q16 as i32) } else { ONE_Q30 };
+    let gate = if x < 0 { ONE_Q30 - gate } else { gate };
+    ((product(x, gate) + (1 << 29)) >> 30) as i32
 }
 
-/// `x * Phi(x)`, `Phi` being the normal distribution.
-#[inline]
-pub fn gelu(x: i32, frac_bits: u32) -> i32 {
-    gated(x, frac_bits, 6, normal_distribution)
-}
-
-/// `x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))`, the tanh form of GELU.
-#[inline]
-pub fn gelu_tanh(x: i32, frac_bits: u32) -> i32 {
+/// In Q30 for `x >= 0` in Q16, below the limit.
+#[inline(always)]
+fn gate(activation: Activation, x: i32) -> i32 {
     // 2 sqrt(2 / pi) in Q26 and 0.044715 times it in Q30.
     const C1: i32 = 107_090_253;
     const C3: i32 = 76_616_651;
-    gated(x, frac_bits, 6, |x| {
-        let slope = C1 + (product(C3, square(x)) >> 20) as i32;
-        sigmoid((product(x, slope) >> 26) as i32)
+    sigmoid(match activation {
+        // `Phi(x)`.
+        Activation::Gelu => return normal_distribution(x),
+        // `sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))`.
+        Activation::GeluTanh => {
+            let slope = C1 + (product(C3, square(x)) >> 20) as i32;
+            (product(x, slope) >> 26) as i32
+        }
+        Activation::Silu | Activation::Relu => x,
     })
-}
-
-/// `x * gate(|x|)` or `x * (1 - gate(|x|))`. `gate` takes Q16 below `limit` and gives Q30; from
-/// `limit` on it is 1 within less than half a unit of every format.
-#[inline(always)]
-fn gated(x: i32, frac_bits: u32, limit: i32, gate: impl Fn(i32) -> i32) -> i32 {
-    let q16 = ((i64::from(x.unsigned_abs()) << 16) >> frac_bits).min(i64::from(limit) << 16);
-    let gate = if q16 < i64::from(limit) << 16 { gate(q16 as i32) } else { ONE_Q30 };
-    let gate = if x < 0 { ONE_Q30 - gate } else { gate };
-    ((product(x, gate) + (1 << 29)) >> 30) as i32
 }
 
 /// `1 / (1 + e^-x)` in Q30 for `x >= 0` in Q16, below 32.
@@ -70,14 +72,12 @@ fn normal_distribution(x: i32) -> i32 {
 }
 
 /// `2^-z` in Q30 for `z >= 0` in Q20, within 3e-6 of its value.
-#[inline(always)]
 fn exp2_neg(z: i32) -> i32 {
     let p = exp2_fraction((z & ((1 << 20) - 1)) << 11);
     p.checked_shr((z >> 20) as u32).unwrap_or(0)
 }
 
 /// `1 / d` in Q30 for `d` in Q29, 1 to 4: a quotient of 16 bits and one step of Newton's.
-#[inline(always)]
 fn reciprocal(d: i32) -> i32 {
     let quotient = (1_u32 << 31).checked_div((d >> 14) as u32).unwrap_or(0);
     let r = i64::from(quotient) << 14;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     /// The largest error of `f`, in units of the output, over inputs of every format.
-    fn largest_error(f: fn(i32, u32) -> i32, truth: impl Fn(f64) -> f64) -> f64 {
+    fn largest_error(activation: Activation, truth: impl Fn(f64) -> f64) -> f64 {
         let mut largest = 0.0_f64;
         for frac_bits in 0..=20 {
             let unit = f64::from(1 << frac_bits);
@@ -109,7 +109,8 @@ mod tests {
             for i in -80_000..=33_000 {
                 let x = i * if i < -33_000 { 797 } else { 1 };
                 let expected = truth(f64::from(x) / unit) * unit;
-                largest = largest.max((f64::from(f(x, frac_bits)) - expected).abs());
+                let ours = f64::from(smooth(activation, x, frac_bits));
+                largest = largest.max((ours - expected).abs());
             }
         }
         largest
@@ -121,9 +122,9 @@ mod tests {
 
     #[test]
     fn every_activation_is_within_its_bound_in_every_format() {
-        let silu_error = largest_error(silu, |x| x / (1.0 + (-x).exp()));
-        let gelu_error = largest_error(gelu, |x| x * phi(x));
-        let tanh_error = largest_error(gelu_tanh, |x| {
+        let silu_error = largest_error(Activation::Silu, |x| x / (1.0 + (-x).exp()));
+        let gelu_error = largest_error(Activation::Gelu, |x| x * phi(x));
+        let tanh_error = largest_error(Activation::GeluTanh, |x| {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
             x * 0.5 * (1.0 + inner.tanh())
         });
@@ -135,10 +136,9 @@ mod tests {
     #[test]
     fn extremes_stay_inside() {
         for frac_bits in 0..=20 {
-            for f in [silu, gelu, gelu_tanh] {
-                assert_eq!(f(0, frac_bits), 0);
-                assert_eq!(f(i32::MAX, frac_bits), i32::MAX);
-                assert_eq!(f(i32::MIN, frac_bits), 0);
+            for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+                let f = |x| smooth(activation, x, frac_bits);
+                assert_eq!([f(0), f(i32::MAX), f(i32::MIN)], [0, i32::MAX, 0]);
             }
         }
     }

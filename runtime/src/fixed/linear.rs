@@ -72,16 +72,36 @@ pub fn multiply_rows<T>(rows: Rows<'_, i8>, x: &[i16], out: &mut [T], epilogue: 
 }
 
 #[inline(always)]
-fn for_each_dot(rows: Rows<'_, i8>, x: &[i16], mut each: impl FnMut(i32)) {
+fn for_each_dot(mut rows: Rows<'_, i8>, x: &[i16], mut each: impl FnMut(i32)) {
     #[cfg(feature = "mac-counts")]
     crate::macs::count(rows.rows, rows.cols);
-    let blocks = rows.rows & !3;
-    for first in (0..blocks).step_by(4) {
-        let block =
-            [rows.row(first), rows.row(first + 1), rows.row(first + 2), rows.row(first + 3)];
-        dot4(block, x).into_iter().for_each(&mut each);
+    let x = x.get(..rows.cols).unwrap_or_default();
+    while rows.rows > 0 {
+        let here = rows.rows.min(4);
+        let products = next_products(&mut rows, x);
+        for product in products.iter().take(here) {
+            each(*product);
+        }
     }
-    for row in blocks..rows.rows {
-        each(dot(rows.row(row), x));
+}
+
+/// The products of the next four rows with `x` `[cols]`, or of those that are left; takes them off
+/// `rows`. One piece of code for every epilogue.
+#[inline(never)]
+fn next_products(rows: &mut Rows<'_, i8>, x: &[i16]) -> [i32; 4] {
+    let (stride, left) = (rows.stride, rows.rows);
+    rows.rows = left.saturating_sub(4);
+    let mut next = || {
+        let row = rows.data.get(..x.len()).unwrap_or_default();
+        rows.data = rows.data.get(stride..).unwrap_or_default();
+        row
+    };
+    if left >= 4 {
+        return dot4([next(), next(), next(), next()], x);
     }
+    let mut products = [0; 4];
+    for product in products.iter_mut().take(left) {
+        *product = dot(next(), x);
+    }
+    products
 }

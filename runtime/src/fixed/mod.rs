@@ -295,10 +295,6 @@ fn project_gated(
     range: Range,
     out: &mut [i16],
 ) {
-    let f = match activation {
-        Activation::Gelu => activation::gelu,
-        Activation::GeluTanh => activation::gelu_tanh,
-        Activation::Silu | Activation::Relu => activation::silu,
-    };
-    linear::write(linear, x, out, |_, value| range.saturate(f(value, range.frac_bits)));
+    let smooth = |value| activation::smooth(activation, value, range.frac_bits);
+    linear::write(linear, x, out, |_, value| range.saturate(smooth(value)));
 }

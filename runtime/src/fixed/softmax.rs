@@ -57,13 +57,21 @@ pub fn exp2_fraction(fraction: i32) -> i32 {
     p
 }
 
-/// The multiplier of `sum(u * v)`: `context * 2^15 / sum`, rounded half up.
+/// The multiplier of `sum(u * v)`: `context * 2^15 / sum`, rounded half up, for a `sum` of at most 512
+/// probabilities.
 ///
-/// The largest probability is 32767, so the quotient stays an `i32`.
+/// The largest probability is 32767, so the quotient stays an `i32`. Divided digit by digit: a
+/// division of 64 bits is a long routine of its own, and every remainder is below 2^24.
 pub fn context_multiplier(context: i32, sum: u32) -> i32 {
-    let (context, sum) = (u64::from(context.unsigned_abs()), sum.max(TOP as u32));
-    let rounded = (context << 15) + u64::from(sum / 2);
-    rounded.checked_div(u64::from(sum)).unwrap_or(0) as i32
+    let (context, sum) = (context.unsigned_abs(), sum.max(TOP as u32));
+    let divided = |dividend: u32| {
+        let quotient = dividend.checked_div(sum).unwrap_or(0);
+        (quotient, dividend.wrapping_sub(quotient.wrapping_mul(sum)))
+    };
+    let (whole, rest) = divided(context);
+    let (high, rest) = divided(rest << 8);
+    let (low, _) = divided((rest << 7).wrapping_add(sum / 2));
+    (whole << 15).wrapping_add(high << 7).wrapping_add(low) as i32
 }
 
 #[cfg(test)]
@@ -99,6 +107,17 @@ mod tests {
         let mut longest = [0; 512];
         weights(&[32767; 512], &mut longest);
         assert_eq!(longest, [64; 512]);
+    }
+
+    #[test]
+    fn digits_of_the_multiplier_are_those_of_a_long_division() {
+        let contexts = (0..31).flat_map(|bit| [1_i32 << bit, (1 << bit) + 12_345, (1 << bit) - 1]);
+        for context in contexts.chain([0x7F00_0000]).filter(|c| (0..=0x7F00_0000).contains(c)) {
+            for sum in (32767..=512 * 32767).step_by(7919).chain([32768, 512 * 32767]) {
+                let long = ((i64::from(context) << 15) + i64::from(sum / 2)) / i64::from(sum);
+                assert_eq!(i64::from(context_multiplier(context, sum)), long, "{context} {sum}");
+            }
+        }
     }
 
     #[test]
