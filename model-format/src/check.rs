@@ -1,6 +1,6 @@
 //! The checks of [`Model::from_bytes`](crate::Model::from_bytes) after the envelope is open.
 
-use crate::config::{ModelConfig, Precision};
+use crate::config::Precision;
 use crate::directory::{Kind, Slot};
 use crate::error::{ModelError, TensorFault};
 use crate::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
@@ -128,49 +128,40 @@ fn rows_i8(linear: &LinearI8<'_>, x_max: Option<i64>) -> Option<TensorFault> {
 const MAX_FRAC_BITS: i8 = 20;
 
 fn formats(model: &Model<'_>) -> Result<(), ModelError> {
-    let config = model.config();
-    let fault = |slot: ActivationSlot| ModelError::Format { index: slot.index(config) };
-    for slot in ActivationSlot::all(config) {
-        let QFormat { frac_bits, bits } = model.formats().get(slot);
-        let is_good = match slot {
-            ActivationSlot::Logits => (0..=30).contains(&frac_bits) && bits == 32,
-            slot if !slot.is_used(config) => QFormat { frac_bits, bits } == QFormat::UNUSED,
-            _ => (0..=MAX_FRAC_BITS).contains(&frac_bits) && (bits == 15 || bits == 16),
-        };
-        if !is_good {
-            return Err(fault(slot));
+    for (index, slot) in ActivationSlot::all(model.config()).enumerate() {
+        if !format_is_good(model, slot) {
+            return Err(ModelError::Format { index });
         }
     }
-    let get = |slot| model.formats().get(slot);
-    for (stream, sum) in residuals(config) {
-        if residual_multiplier(get(stream), get(sum)).is_none() {
-            return Err(fault(sum));
-        }
+    Ok(())
+}
+
+/// Whether a format is in range, and fits the tensors before it.
+fn format_is_good(model: &Model<'_>, slot: ActivationSlot) -> bool {
+    use {ActivationSlot as A, DecoderActivation as D, EncoderActivation as E};
+    let (config, get) = (model.config(), |slot| model.formats().get(slot));
+    let format @ QFormat { frac_bits, bits } = get(slot);
+    if slot == A::Logits {
+        return (0..=30).contains(&frac_bits) && bits == 32;
     }
-    if !config.final_norm {
-        let last = [
-            (
-                ActivationSlot::Memory,
-                ActivationSlot::encoder_stream(config, config.encoder.n_layers),
-            ),
-            (
-                ActivationSlot::DecoderFinal,
-                ActivationSlot::decoder_stream(config, config.decoder.n_layers),
-            ),
-        ];
-        for (slot, stream) in last {
-            if slot.is_used(config) && get(slot) != get(stream) {
-                return Err(fault(slot));
-            }
-        }
+    if !slot.is_used(config) {
+        return format == QFormat::UNUSED;
     }
-    if config.shared_embedding
-        && get(ActivationSlot::EncoderEmbed) != get(ActivationSlot::DecoderEmbed)
-    {
-        // One table has one multiplier a row.
-        return Err(fault(ActivationSlot::DecoderEmbed));
-    }
-    query_bounds(model).map_or(Ok(()), |slot| Err(fault(slot)))
+    let stream = slot.stream(config).map(get);
+    let fits = match slot {
+        A::Memory | A::DecoderFinal => stream.is_none_or(|stream| format == stream),
+        // A shared table has one multiplier a row.
+        A::DecoderEmbed => !config.shared_embedding || format == get(A::EncoderEmbed),
+        A::Encoder(_, E::Query) => scores_fit(format, config.encoder_d_k()),
+        A::Decoder(_, D::Query | D::CrossQuery) => scores_fit(format, config.decoder_d_k()),
+        _ => stream.is_none_or(|stream| residual_multiplier(stream, format).is_some()),
+    };
+    fits && (0..=MAX_FRAC_BITS).contains(&frac_bits) && (bits == 15 || bits == 16)
+}
+
+/// Whether no score of a query, less the maximum, can leave `i32`.
+fn scores_fit(query: QFormat, d_k: usize) -> bool {
+    2 * 127 * d_k as i64 * query.max_abs() <= i64::from(i32::MAX)
 }
 
 /// The multiplier that brings the residual stream, shifted left by 14, to the format of the sum:
@@ -178,47 +169,6 @@ fn formats(model: &Model<'_>) -> Result<(), ModelError> {
 pub const fn residual_multiplier(stream: QFormat, sum: QFormat) -> Option<i32> {
     let exponent = 18 + sum.frac_bits as i32 - stream.frac_bits as i32;
     if exponent >= 0 && exponent <= 30 { Some(1 << exponent) } else { None }
-}
-
-/// Every residual connection: the stream that enters and the sum that leaves.
-fn residuals(
-    config: &ModelConfig,
-) -> impl Iterator<Item = (ActivationSlot, ActivationSlot)> + use<> {
-    use {ActivationSlot as A, DecoderActivation as D, EncoderActivation as E};
-    let config = *config;
-    let pre = config.norm == crate::config::NormPlace::Pre;
-    let encoder = (0..config.encoder.n_layers).flat_map(move |l| {
-        let middle = A::Encoder(l, if pre { E::Sum1 } else { E::Norm1 });
-        [(A::encoder_stream(&config, l), A::Encoder(l, E::Sum1)), (middle, A::Encoder(l, E::Sum2))]
-    });
-    let decoder = (0..config.decoder.n_layers).flat_map(move |l| {
-        let first = A::Decoder(l, if pre { D::Sum1 } else { D::Norm1 });
-        [
-            (A::decoder_stream(&config, l), A::Decoder(l, D::Sum1)),
-            (first, A::Decoder(l, D::Sum2)),
-            (A::decoder_middle(&config, l), A::Decoder(l, D::Sum3)),
-        ]
-        .into_iter()
-        .filter(move |(_, sum)| sum.is_used(&config))
-    });
-    encoder.chain(decoder)
-}
-
-/// The first query whose scores, less their maximum, could leave `i32`.
-fn query_bounds(model: &Model<'_>) -> Option<ActivationSlot> {
-    use {ActivationSlot as A, DecoderActivation as D, EncoderActivation as E};
-    let config = model.config();
-    let is_bad = |slot: &ActivationSlot, d_k: usize| {
-        2 * 127 * d_k as i64 * model.formats().get(*slot).max_abs() > i64::from(i32::MAX)
-    };
-    let encoder = (0..config.encoder.n_layers).map(|l| A::Encoder(l, E::Query));
-    let decoder = (0..config.decoder.n_layers)
-        .flat_map(|l| [A::Decoder(l, D::Query), A::Decoder(l, D::CrossQuery)])
-        .filter(|slot| slot.is_used(config));
-    encoder
-        .into_iter()
-        .find(|slot| is_bad(slot, config.encoder_d_k()))
-        .or_else(|| decoder.into_iter().find(|slot| is_bad(slot, config.decoder_d_k())))
 }
 
 /// Whether the bit pattern of an `f16` is a finite number: its exponent is not all ones.

@@ -227,6 +227,11 @@ impl ModelConfig {
         matches!(self.family, Family::EncoderDecoder)
     }
 
+    /// Layers of the encoder and of the decoder.
+    pub(crate) const fn n_layers(&self) -> [u16; 2] {
+        [self.encoder.n_layers, self.decoder.n_layers]
+    }
+
     /// Size of one encoder head; 0 where there are no heads.
     pub const fn encoder_d_k(&self) -> usize {
         head_size(self.d_model, self.encoder.n_heads)

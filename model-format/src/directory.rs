@@ -224,13 +224,27 @@ impl Slot {
         }
     }
 
-    /// All tensors in order. The iterator borrows the lists: by value they would lie on the stack.
+    /// All tensors in order.
     pub fn all(config: &ModelConfig) -> impl Iterator<Item = Self> + use<> {
-        let encoder = (0..config.encoder.n_layers)
-            .flat_map(|l| ENCODER.iter().map(move |(slot, _)| Self::Encoder(l, *slot)));
-        let decoder = (0..config.decoder.n_layers)
-            .flat_map(|l| DECODER.iter().map(move |(slot, _)| Self::Decoder(l, *slot)));
-        SHARED.iter().copied().chain(encoder).chain(decoder)
+        let layers = config.encoder.n_layers;
+        (0..Self::count(config)).filter_map(move |index| Self::nth(index, layers))
+    }
+
+    /// The tensor at `index` of the directory.
+    fn nth(index: usize, encoder_layers: u16) -> Option<Self> {
+        let Some(index) = index.checked_sub(SHARED.len()) else {
+            return SHARED.get(index).copied();
+        };
+        match index.checked_sub(ENCODER.len() * usize::from(encoder_layers)) {
+            None => {
+                let (layer, at) = (index / ENCODER.len(), index % ENCODER.len());
+                ENCODER.get(at).map(|(slot, _)| Self::Encoder(layer as u16, *slot))
+            }
+            Some(index) => {
+                let (layer, at) = (index / DECODER.len(), index % DECODER.len());
+                DECODER.get(at).map(|(slot, _)| Self::Decoder(layer as u16, *slot))
+            }
+        }
     }
 
     /// What `config` asks of this tensor.

@@ -2,15 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "std")]
 use crate::header::BLOCK_LEN;
 
 /// One postcard message. Lists are byte blobs, because postcard cannot borrow a list of structs.
-#[derive(Serialize, Deserialize)]
+#[cfg(feature = "std")]
+#[derive(Serialize)]
 pub(crate) struct Envelope<'a> {
     pub magic: [u8; 4],
     pub version: [u8; 2],
     /// serde knows arrays up to 32; two of them are 64 bytes without a length in between.
     pub config: [[u8; BLOCK_LEN / 2]; 2],
+    pub parts: Parts<'a>,
+}
+
+/// What follows the start of fixed width, which [`Header`](crate::header::Header) reads in place; in
+/// postcard the fields of a struct follow one another, so these are a message of their own.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Parts<'a> {
     pub formats: &'a [u8],
     pub directory: &'a [u8],
     pub vocabulary: &'a [u8],

@@ -98,8 +98,12 @@ impl ActivationSlot {
 
     /// Place in the list.
     pub const fn index(self, config: &ModelConfig) -> usize {
-        let memory = 1 + PER_ENCODER_LAYER * config.encoder.n_layers as usize;
-        let last = memory + 2 + PER_DECODER_LAYER * config.decoder.n_layers as usize;
+        self.place(config.n_layers())
+    }
+
+    const fn place(self, [encoder, decoder]: [u16; 2]) -> usize {
+        let memory = 1 + PER_ENCODER_LAYER * encoder as usize;
+        let last = memory + 2 + PER_DECODER_LAYER * decoder as usize;
         match self {
             Self::EncoderEmbed => 0,
             Self::Encoder(layer, a) => 1 + PER_ENCODER_LAYER * layer as usize + a as usize,
@@ -113,15 +117,31 @@ impl ActivationSlot {
 
     /// All activation tensors in order.
     pub fn all(config: &ModelConfig) -> impl Iterator<Item = Self> + use<> {
-        let encoder = (0..config.encoder.n_layers)
-            .flat_map(|l| ENCODER_NAMES.iter().map(move |(a, _)| Self::Encoder(l, *a)));
-        let decoder = (0..config.decoder.n_layers)
-            .flat_map(|l| DECODER_NAMES.iter().map(move |(a, _)| Self::Decoder(l, *a)));
-        core::iter::once(Self::EncoderEmbed)
-            .chain(encoder)
-            .chain([Self::Memory, Self::DecoderEmbed])
-            .chain(decoder)
-            .chain([Self::DecoderFinal, Self::Logits])
+        let layers = config.n_layers();
+        (0..Self::count(config)).filter_map(move |index| Self::nth(index, layers))
+    }
+
+    /// The tensor at `index` of the list.
+    fn nth(index: usize, layers: [u16; 2]) -> Option<Self> {
+        let memory = Self::Memory.place(layers);
+        let last = Self::DecoderFinal.place(layers);
+        let before = |first: usize| index.saturating_sub(first);
+        Some(match index {
+            0 => Self::EncoderEmbed,
+            _ if index < memory => {
+                let (layer, at) = (before(1) / PER_ENCODER_LAYER, before(1) % PER_ENCODER_LAYER);
+                Self::Encoder(layer as u16, ENCODER_NAMES.get(at)?.0)
+            }
+            _ if index == memory => Self::Memory,
+            _ if index == memory + 1 => Self::DecoderEmbed,
+            _ if index < last => {
+                let index = before(memory + 2);
+                let (layer, at) = (index / PER_DECODER_LAYER, index % PER_DECODER_LAYER);
+                Self::Decoder(layer as u16, DECODER_NAMES.get(at)?.0)
+            }
+            _ if index == last => Self::DecoderFinal,
+            _ => Self::Logits,
+        })
     }
 
     /// The residual stream that enters encoder layer `layer`.
@@ -154,6 +174,27 @@ impl ActivationSlot {
                 (false, NormPlace::Post) => D::Norm1,
             },
         )
+    }
+
+    /// The stream that a residual connection adds to give this sum, or that this tensor is without a
+    /// final LayerNorm; `None` where it is neither.
+    pub const fn stream(self, config: &ModelConfig) -> Option<Self> {
+        use {DecoderActivation as D, EncoderActivation as E};
+        let pre = matches!(config.norm, NormPlace::Pre);
+        Some(match self {
+            Self::Encoder(l, E::Sum1) => Self::encoder_stream(config, l),
+            Self::Encoder(l, E::Sum2) => Self::Encoder(l, if pre { E::Sum1 } else { E::Norm1 }),
+            Self::Decoder(l, D::Sum1) => Self::decoder_stream(config, l),
+            Self::Decoder(l, D::Sum2) => Self::Decoder(l, if pre { D::Sum1 } else { D::Norm1 }),
+            Self::Decoder(l, D::Sum3) => Self::decoder_middle(config, l),
+            Self::Memory if !config.final_norm => {
+                Self::encoder_stream(config, config.encoder.n_layers)
+            }
+            Self::DecoderFinal if !config.final_norm => {
+                Self::decoder_stream(config, config.decoder.n_layers)
+            }
+            _ => return None,
+        })
     }
 
     /// What the output projection reads: of a tagger `memory`, of a classifier its mean.
@@ -202,14 +243,19 @@ impl core::fmt::Display for ActivationSlot {
 /// The formats of a file, read in place.
 #[derive(Debug, Clone, Copy)]
 pub struct Formats<'a> {
-    pub(crate) bytes: &'a [u8],
-    pub(crate) config: ModelConfig,
+    bytes: &'a [u8],
+    /// Of encoder and decoder.
+    n_layers: [u16; 2],
 }
 
-impl Formats<'_> {
+impl<'a> Formats<'a> {
+    pub(crate) fn new(bytes: &'a [u8], config: &ModelConfig) -> Self {
+        Self { bytes, n_layers: config.n_layers() }
+    }
+
     /// The format of one activation tensor.
     pub fn get(&self, slot: ActivationSlot) -> QFormat {
-        self.nth(slot.index(&self.config))
+        self.nth(slot.place(self.n_layers))
     }
 
     /// The format at `index`; zero bits past the end.

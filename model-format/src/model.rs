@@ -3,10 +3,10 @@
 use crate::check;
 use crate::config::{MAX_FIXED_LEN, ModelConfig, Precision, TextConfig};
 use crate::directory::{Entry, Slot};
-use crate::envelope::{CRC_LEN, Envelope, crc32};
+use crate::envelope::{CRC_LEN, Parts, crc32};
 use crate::error::{ModelError, Side, VocabularyFault};
 use crate::formats::{ActivationSlot, FORMAT_LEN, Formats};
-use crate::header::{Header, HeaderError};
+use crate::header::{BLOCK_LEN, BLOCK_OFFSET, Header, HeaderError};
 use crate::layout::{LinearF16, LinearI8, cast, split};
 use crate::vocabulary::Vocabulary;
 
@@ -67,21 +67,21 @@ impl<'a> Model<'a> {
         if offset != 0 {
             return Err(ModelError::Misaligned { offset });
         }
-        let envelope = open(file, checks)?;
-        let formats = Formats { bytes: envelope.formats, config: *config };
-        let (source, target) = vocabularies(envelope.vocabulary, config)?;
+        let parts = open(file, checks)?;
+        let formats = Formats::new(parts.formats, config);
+        let (source, target) = vocabularies(parts.vocabulary, config)?;
         let n_formats = match header.precision {
             Precision::FixedPoint => ActivationSlot::count(config),
             Precision::HalfFloat => 0,
         };
-        list_len(envelope.formats, n_formats, FORMAT_LEN)?;
-        list_len(envelope.directory, Slot::count(config), crate::directory::ENTRY_LEN)?;
+        list_len(parts.formats, n_formats, FORMAT_LEN)?;
+        list_len(parts.directory, Slot::count(config), crate::directory::ENTRY_LEN)?;
         let model = Self {
             file_len: file.len(),
             header,
             formats,
-            directory: envelope.directory,
-            weights: envelope.weights,
+            directory: parts.directory,
+            weights: parts.weights,
             source,
             target,
         };
@@ -209,25 +209,25 @@ pub struct NormF16<'a> {
     pub beta: &'a [u16],
 }
 
-fn open(file: &[u8], checks: Checks) -> Result<Envelope<'_>, ModelError> {
+fn open(file: &[u8], checks: Checks) -> Result<Parts<'_>, ModelError> {
     let truncated = ModelError::Truncated { len: file.len() };
-    let (envelope, rest) =
-        postcard::take_from_bytes::<Envelope<'_>>(file).map_err(|_| truncated)?;
+    let message = file.get(BLOCK_OFFSET + BLOCK_LEN..).unwrap_or_default();
+    let (parts, rest) = postcard::take_from_bytes::<Parts<'_>>(message).map_err(|_| truncated)?;
     if !rest.is_empty() {
         return Err(ModelError::TrailingBytes { count: rest.len() });
     }
     if checks == Checks::Full {
         let covered = file.get(..file.len().saturating_sub(CRC_LEN)).unwrap_or_default();
-        let (stored, computed) = (u32::from_le_bytes(envelope.crc), crc32(covered));
+        let (stored, computed) = (u32::from_le_bytes(parts.crc), crc32(covered));
         if stored != computed {
             return Err(ModelError::Checksum { stored, computed });
         }
     }
-    let offset = file.len().saturating_sub(CRC_LEN).saturating_sub(envelope.weights.len());
+    let offset = file.len().saturating_sub(CRC_LEN).saturating_sub(parts.weights.len());
     if !offset.is_multiple_of(ALIGN) {
         return Err(ModelError::MisplacedWeights { offset });
     }
-    Ok(envelope)
+    Ok(parts)
 }
 
 fn list_len(list: &[u8], count: usize, entry_len: usize) -> Result<(), ModelError> {

@@ -2,7 +2,7 @@
 
 use crate::config::Precision;
 use crate::directory::{ENTRY_LEN, Entry, Kind, Slot};
-use crate::envelope::{CRC_LEN, Envelope, crc32};
+use crate::envelope::{CRC_LEN, Envelope, Parts, crc32};
 use crate::error::ModelError;
 use crate::formats::ActivationSlot;
 use crate::header::{BLOCK_LEN, Header, MAGIC, VERSION};
@@ -90,12 +90,14 @@ impl FileBuilder {
                 magic: MAGIC,
                 version: VERSION.to_le_bytes(),
                 config,
-                formats: &formats,
-                directory: &self.directory,
-                vocabulary: &vocabulary,
-                padding: &zeros[..padding],
-                weights: &self.weights,
-                crc: [0; CRC_LEN],
+                parts: Parts {
+                    formats: &formats,
+                    directory: &self.directory,
+                    vocabulary: &vocabulary,
+                    padding: &zeros[..padding],
+                    weights: &self.weights,
+                    crc: [0; CRC_LEN],
+                },
             };
             postcard::to_stdvec(&envelope).expect("a Vec grows as needed")
         };
