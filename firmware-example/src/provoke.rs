@@ -112,6 +112,7 @@ fn ids<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller) {
         console.text("stopped: ").text(match stop {
             Some(StopReason::EndToken) => "the end id",
             Some(StopReason::LengthLimit) => "the length limit",
+            Some(StopReason::NothingAllowed) => "nothing allowed",
             Some(StopReason::AllLabelled) => "all is labelled",
             Some(StopReason::Cancelled) => "cancelled",
             None => "! no reason",

@@ -17,14 +17,12 @@ pub struct BeamChoice<'c> {
     search: Option<BeamSearch>,
     /// Which of the live beams is next.
     rank: usize,
-    /// Ids of a prompt or prefix.
-    forced: u16,
 }
 
 impl<'c> BeamChoice<'c> {
     pub(crate) fn new(constraints: &Constraints<'c>, options: &BeamOptions) -> Self {
         let (constraints, options) = (*constraints, *options);
-        Self { constraints, options, search: None, rank: 0, forced: 0 }
+        Self { constraints, options, search: None, rank: 0 }
     }
 
     /// The search, which begins after the prompt or prefix.
@@ -33,9 +31,8 @@ impl<'c> BeamChoice<'c> {
         context: &Context<'_, '_, P>,
         buffers: &mut SearchBuffers<'_, P>,
     ) -> BeamSearch {
-        let (options, forced) = (&self.options, &mut self.forced);
+        let options = &self.options;
         *self.search.get_or_insert_with(|| {
-            *forced = context.position;
             let ends = [context.id, context.model.config().special.end];
             let max_len = context.max_len.saturating_sub(context.position);
             BeamSearch::new(options, ends, max_len, buffers.beams.reborrow())
@@ -46,17 +43,17 @@ impl<'c> BeamChoice<'c> {
 impl<P: Precision> Choice<P> for BeamChoice<'_> {
     fn choose(&mut self, mut context: Context<'_, '_, P>) -> Chosen {
         let Some(mut buffers) = context.buffers.take() else {
-            return Chosen::Finished { has_end: false };
+            return Chosen::Finished(StopReason::NothingAllowed);
         };
         let mut search = self.search(&context, &mut buffers);
-        let Context { model, plan, position, caches, .. } = context;
+        let Context { model, plan, position, forced, caches, .. } = context;
         let SearchBuffers { logits, history, beams } = &mut buffers;
         let frac_bits = logit_bits(model);
         let log_sum = LogSumExp::of(logits, frac_bits);
-        let produced = history.get_mut(self.forced.into()..).unwrap_or_default();
+        let produced = history.get_mut(forced.into()..).unwrap_or_default();
         let len = search.history(beams, self.rank, produced);
-        let history = history.get(..len.saturating_add(self.forced.into())).unwrap_or_default();
-        Filter::new(&self.constraints, &model.config().special, history).apply(logits);
+        let history = history.get(..len.saturating_add(forced.into())).unwrap_or_default();
+        Filter::new(&self.constraints, &model.config().special, history, forced).apply(logits);
         search.extend(beams.reborrow(), self.rank, logits, (log_sum, frac_bits));
         self.rank = self.rank.saturating_add(1);
         let moves = self.rank >= search.live(beams).len();
@@ -72,10 +69,11 @@ impl<P: Precision> Choice<P> for BeamChoice<'_> {
         self.search = Some(search);
         match search.live(beams).get(self.rank) {
             Some(beam) => Chosen::Beam { id: beam.id, slot: beam.slot, moves },
-            None => {
-                let best = search.finished(beams).first();
-                Chosen::Finished { has_end: best.is_some_and(Hypothesis::has_end) }
-            }
+            None => Chosen::Finished(match search.finished(beams).first() {
+                Some(best) if best.has_end() => StopReason::EndToken,
+                Some(_) => StopReason::LengthLimit,
+                None => StopReason::NothingAllowed,
+            }),
         }
     }
 }
@@ -86,16 +84,17 @@ pub struct Beams<'s, 'm, 'a, 'c, P: Precision> {
 }
 
 impl<P: Precision> Beams<'_, '_, '_, '_, P> {
-    /// Searches to the end. Why the best output ended; [`StopReason::LengthLimit`] where there is
+    /// Searches to the end. Why the best output ended; [`StopReason::NothingAllowed`] where there is
     /// none.
     pub fn run(&mut self) -> StopReason {
         // No id comes before the end.
         let _ = self.generation.next();
-        self.generation.stop_reason().unwrap_or(StopReason::LengthLimit)
+        self.generation.stop_reason().unwrap_or(StopReason::NothingAllowed)
     }
 
     /// Searches for at most `budget` multiply-accumulates, as [`Generation::poll`]; no id comes before
-    /// the end. Sorting, and copying the caches of beams that divide, are not counted.
+    /// the end. Choosing among `beams * vocab` continuations, and copying the caches of beams that
+    /// divide, are not counted.
     ///
     /// # Errors
     /// When `budget` is less than [`Plan::smallest_budget`](crate::Plan::smallest_budget).
@@ -129,11 +128,14 @@ impl<P: Precision> Beams<'_, '_, '_, '_, P> {
     /// The ids of output `index`, those of a prompt or prefix and the end id not among them; empty
     /// where there is no such output.
     pub fn ids(&mut self, index: usize) -> &[TokenId] {
+        let forced = usize::from(self.generation.forced_len);
         match self.found() {
             Some((search, buffers)) => {
                 let SearchBuffers { beams, history, .. } = buffers;
-                let len = search.ids(&beams, index, history);
-                history.get(..len).unwrap_or_default()
+                // The search still needs what was forced.
+                let produced = history.get_mut(forced..).unwrap_or_default();
+                let len = search.ids(&beams, index, produced);
+                produced.get(..len).unwrap_or_default()
             }
             None => &[],
         }

@@ -5,6 +5,7 @@ use model_format::config::ModelConfig;
 use model_format::formats::ActivationSlot;
 
 use crate::beam_cache::SearchBuffers;
+use crate::generation::StopReason;
 use crate::logit::Logit;
 use crate::plan::Plan;
 use crate::precision::Precision;
@@ -28,6 +29,8 @@ pub struct Context<'x, 'm, P: Precision> {
     pub(crate) position: u16,
     /// Most of them.
     pub(crate) max_len: u16,
+    /// Ids of a prompt or prefix.
+    pub(crate) forced: u16,
     /// What the decoder read last.
     pub(crate) id: TokenId,
     /// Self-attention caches of all beams; empty unless buffers are needed.
@@ -49,11 +52,8 @@ pub enum Chosen {
         /// Whether it is the first at the next position.
         moves: bool,
     },
-    /// A beam search has ended, with an output that ended or without.
-    Finished {
-        /// Whether the best output has its end id.
-        has_end: bool,
-    },
+    /// A beam search has ended: why its best output did.
+    Finished(StopReason),
 }
 
 /// A way to choose the next id. The choices of this crate are all there are.
@@ -236,17 +236,19 @@ fn choose_filtered<P: Precision>(
     scores: &mut Scores,
     choose: impl FnOnce(&[P::Logit], &Model<'_>) -> Option<TokenId>,
 ) -> Chosen {
-    let Context { model, position, buffers: Some(buffers), .. } = context else {
+    let Context { model, position, forced, buffers: Some(buffers), .. } = context else {
         return Chosen::Id(None);
     };
     let frac_bits = logit_bits(model);
     let SearchBuffers { logits, history, .. } = buffers;
     let log_sum = LogSumExp::of(logits, frac_bits);
     let history = history.get(..usize::from(position)).unwrap_or_default();
-    Filter::new(constraints, &model.config().special, history).apply(logits);
+    Filter::new(constraints, &model.config().special, history, forced).apply(logits);
     let id = choose(logits, model);
-    if let Some(logit) = id.and_then(|id| logits.get(usize::from(id))) {
-        scores.push(log_sum.log_prob(*logit, frac_bits));
-    }
+    let logit = id.and_then(|id| logits.get(usize::from(id)));
+    scores.push(match logit {
+        Some(logit) => log_sum.log_prob(*logit, frac_bits),
+        None => LogProb::IMPOSSIBLE,
+    });
     Chosen::Id(id)
 }

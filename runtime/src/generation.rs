@@ -22,6 +22,9 @@ pub enum StopReason {
     EndToken,
     /// As many ids as allowed were produced.
     LengthLimit,
+    /// No id was left: constraints excluded all that could follow, or no logit is a number. What was
+    /// produced is no output.
+    NothingAllowed,
     /// Every symbol has its label, or the text has; taggers and classifiers end so.
     AllLabelled,
     /// The caller asked for it.
@@ -77,6 +80,8 @@ pub struct Generation<'s, 'm, 'a, P: Precision, C = Greedy<<P as Precision>::Log
     /// What the decoder reads next.
     pub(crate) id: TokenId,
     pub(crate) max_len: u16,
+    /// Ids of a prompt or prefix, the first ones after the start id.
+    pub(crate) forced_len: u16,
     /// Where the cache of the beam lies.
     pub(crate) slot: u16,
     /// Whether it is the first beam at this position.
@@ -123,7 +128,8 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
         (limit, max_len): (u16, Option<u16>),
     ) -> Self {
         session.last_stop = None;
-        let max_len = max_len.unwrap_or(limit).saturating_add(forced_len as u16).min(limit);
+        let forced_len = forced_len as u16;
+        let max_len = max_len.unwrap_or(limit).saturating_add(forced_len).min(limit);
         let id = session.model.model.config().special.start;
         Self {
             session,
@@ -134,6 +140,7 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
             position: 0,
             id,
             max_len,
+            forced_len,
             slot: 0,
             moves: true,
             choice: Greedy::among_labels(),
@@ -143,7 +150,7 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
     /// The same with another choice.
     pub(crate) fn choosing<C>(self, choice: C) -> Generation<'s, 'm, 'a, P, C> {
         let Self { session, source_len, forced, stage, cursor, position, id, .. } = self;
-        let Self { max_len, slot, moves, .. } = self;
+        let Self { max_len, forced_len, slot, moves, .. } = self;
         Generation {
             session,
             source_len,
@@ -153,6 +160,7 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
             position,
             id,
             max_len,
+            forced_len,
             slot,
             moves,
             choice,
@@ -229,8 +237,12 @@ impl<'m, P: Precision, C: Choice<P>> Generation<'_, 'm, '_, P, C> {
     /// Works on the next id for at most `budget` multiply-accumulates: encoder, cross-attention's keys
     /// and values, decoder and output are all cut into units, and the result is the same to the bit.
     ///
-    /// Counted are the products of matrices; what goes along with them (normalisation, softmax,
-    /// embedding) is proportional to the same positions.
+    /// Counted are the products of matrices; what goes along with them (normalisation, softmax) is
+    /// proportional to the same positions. Not counted, and never divided: the embedding of a source,
+    /// which is done when the generation is made (`source_len * d_model` additions), and the choice of
+    /// an id once all logits are there. A choice is a comparison for each id of the vocabulary; scores
+    /// take an exponential for each, sampling with top-p up to 64 passes, suppressed ids, a list of
+    /// allowed outputs and n-grams their own number of comparisons.
     ///
     /// ```
     /// # use runtime::{Poll, Precision, RunError, Session};

@@ -1,7 +1,8 @@
 //! The other ways to choose: what a generation becomes before its first id.
 
 use crate::beams::{BeamChoice, Beams};
-use crate::choice::{Constrained, Sampled, Scored};
+use crate::budget::Cursor;
+use crate::choice::{Choice, Constrained, Sampled, Scored};
 use crate::error::SearchError;
 use crate::generation::Generation;
 use crate::precision::Precision;
@@ -11,8 +12,14 @@ use crate::steps::Stage;
 impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
     /// Greedy search that says how probable its ids are, without more memory; of labels too. Before
     /// the first id.
-    pub fn scored(self) -> Generation<'s, 'm, 'a, P, Scored<P::Logit>> {
-        self.choosing(Scored::new())
+    pub fn scored(mut self) -> Generation<'s, 'm, 'a, P, Scored<P::Logit>> {
+        if self.stage == Stage::Output {
+            // Logits that were computed already are not in the sum: once more.
+            self.cursor = Cursor::START;
+        }
+        let mut scored = Scored::new();
+        Choice::<P>::begin(&mut scored, self.model());
+        self.choosing(scored)
     }
 
     /// Greedy search among the ids that `constraints` leave, with scores. Before the first id.
@@ -28,7 +35,7 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
     }
 
     /// Draws from the ids that `constraints` leave, with scores; `random` gives 64 random bits for
-    /// each. Before the first id.
+    /// each, as `|| generator.next_u64()` does for a generator of `rand_core`. Before the first id.
     ///
     /// # Errors
     /// When the options are not sound, or the session was planned without beams.
@@ -41,6 +48,20 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
         self.check_search(constraints, 1)?;
         sampling.check(self.model().config().target_vocab).map_err(SearchError::Options)?;
         Ok(self.choosing(Sampled::new(constraints, sampling, random)))
+    }
+
+    /// As [`sampled`](Self::sampled), with a generator of `rand_core`.
+    ///
+    /// # Errors
+    /// As `sampled`.
+    #[cfg(feature = "sampling")]
+    pub fn sampled_with<'c, R: rand_core::Rng>(
+        self,
+        constraints: &Constraints<'c>,
+        sampling: &Sampling,
+        mut generator: R,
+    ) -> Result<Generation<'s, 'm, 'a, P, Sampled<'c, impl FnMut() -> u64>>, SearchError> {
+        self.sampled(constraints, sampling, move || generator.next_u64())
     }
 
     /// The outputs of the highest score, under `constraints`. Before the first id.
@@ -83,8 +104,8 @@ impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
         if self.position > 0 || self.stage == Stage::Output {
             return Err(SearchError::Begun);
         }
-        let check: Result<(), _> =
-            constraints.check(config.target_vocab, &config.special, self.max_len);
+        let max_len = self.max_len.saturating_sub(self.forced_len);
+        let check = constraints.check(config.target_vocab, &config.special, max_len);
         check.map_err(SearchError::Options)
     }
 }

@@ -10,7 +10,6 @@ use crate::budget::{Budget, Costs, Cursor, OUTPUT_ROWS};
 use crate::choice::{Choice, Chosen, Context};
 use crate::decoder::{Decoder, Place, project_logits, remember_memory};
 use crate::encoder::{self, Shape, encode};
-
 use crate::generation::{Generation, Poll, StopReason, label_count};
 use crate::plan::Plan;
 use crate::precision::Precision;
@@ -106,12 +105,9 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
                 self.accept(id);
                 return Some(id);
             }
-            Chosen::Id(_) | Chosen::Finished { has_end: true } => {
-                self.session.last_stop = Some(StopReason::EndToken);
-            }
-            Chosen::Finished { has_end: false } => {
-                self.session.last_stop = Some(StopReason::LengthLimit);
-            }
+            Chosen::Id(Some(_)) => self.session.last_stop = Some(StopReason::EndToken),
+            Chosen::Id(None) => self.session.last_stop = Some(StopReason::NothingAllowed),
+            Chosen::Finished(reason) => self.session.last_stop = Some(reason),
             Chosen::Beam { id, slot, moves } => {
                 (self.id, self.slot, self.moves) = (id, slot, moves);
                 self.position = self.position.saturating_add(moves.into());
@@ -137,6 +133,7 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
             plan,
             position: self.position,
             max_len: self.max_len,
+            forced: self.forced_len,
             id: self.id,
             caches,
             buffers,
@@ -197,14 +194,14 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
     /// Why nothing follows the last id that fits.
     fn full(&self) -> StopReason {
         let config = self.session.model.model.config();
-        let labels = match config.family {
-            Family::Tagger => label_count(config, self.source_len),
-            Family::Classifier => 1,
-            Family::EncoderDecoder | Family::DecoderOnly => u16::MAX,
+        let is_whole = match config.family {
+            Family::Tagger => self.position >= label_count(config, self.source_len),
+            Family::Classifier => self.position >= 1,
+            Family::EncoderDecoder | Family::DecoderOnly => false,
         };
-        match self.position < labels {
-            true => StopReason::LengthLimit,
-            false => StopReason::AllLabelled,
+        match is_whole {
+            true => StopReason::AllLabelled,
+            false => StopReason::LengthLimit,
         }
     }
 

@@ -6,7 +6,7 @@ use model_format::{AlignedBytes, Model};
 use runtime::search::{BeamOptions, Constraints, Q16, Sampling, Score};
 use runtime::{
     Choice, FixedModel, GenerateOptions, Generation, HalfModel, Limits, LoadError, Plan, Precision,
-    Session, TokenId, TypedModel,
+    Session, StopReason, TokenId, TypedModel,
 };
 
 use crate::device::target_splitting;
@@ -187,7 +187,7 @@ impl<'m> Decoder<'m> {
         match self.search {
             Search::Greedy => {
                 let generation = generation.constrained(&constraints)?;
-                Ok(vec![self.follow(generation, |g| g.choice().score())])
+                Ok(Vec::from_iter(self.follow(generation, |g| g.choice().score())))
             }
             Search::Sampling { options, seed } => {
                 let mut drawn = 0;
@@ -196,7 +196,7 @@ impl<'m> Decoder<'m> {
                     rng::key(&[seed, index, drawn])
                 };
                 let generation = generation.sampled(&constraints, &options, random)?;
-                Ok(vec![self.follow(generation, |g| g.choice().score())])
+                Ok(Vec::from_iter(self.follow(generation, |g| g.choice().score())))
             }
             Search::Beams(options) => {
                 let mut beams = generation.beams(&constraints, &options)?;
@@ -213,15 +213,18 @@ impl<'m> Decoder<'m> {
         }
     }
 
+    /// The output; `None` where the constraints leave none.
     fn follow<P: Precision, C: Choice<P>>(
         &self,
         mut generation: Generation<'_, '_, '_, P, C>,
         score: impl Fn(&Generation<'_, '_, '_, P, C>) -> Score,
-    ) -> Output {
+    ) -> Option<Output> {
         let ids: Vec<TokenId> = generation.by_ref().collect();
         let score = score(&generation);
-        let ended = generation.stop_reason() == Some(runtime::StopReason::EndToken);
-        Output { text: self.text(&ids), score, rank: nats(score.sum), ended }
+        let stop = generation.stop_reason();
+        let ended = stop == Some(StopReason::EndToken);
+        let output = Output { text: self.text(&ids), score, rank: nats(score.sum), ended };
+        (stop != Some(StopReason::NothingAllowed)).then_some(output)
     }
 
     fn text(&self, ids: &[TokenId]) -> String {

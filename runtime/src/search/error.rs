@@ -28,7 +28,7 @@ pub enum OptionsError {
         /// Size of the vocabulary.
         vocab: u16,
     },
-    /// A repetition penalty that is not above 0.
+    /// A repetition penalty below 1.
     RepetitionPenalty {
         /// The penalty.
         penalty: Q16,
@@ -113,7 +113,7 @@ impl fmt::Display for OptionsError {
                 write!(f, "suppressed id {id} (number {}) is not below {vocab}", Nth(*index))
             }
             Self::RepetitionPenalty { penalty } => {
-                write!(f, "the repetition penalty is {}/65536, not above 0", penalty.to_bits())
+                write!(f, "the repetition penalty is {}/65536, not at least 1", penalty.to_bits())
             }
             Self::EmptyNgram => f.write_str("an n-gram of 0 ids cannot be kept from repeating"),
             Self::NothingAllowed => f.write_str("the list of allowed outputs is empty"),

@@ -10,11 +10,12 @@ use super::trie::Trie;
 
 /// The constraints at one step.
 ///
-/// `history` is what came after the start id: a forced prefix, then what was produced. It counts for
-/// `min_len` in full, and allowed outputs begin with it.
+/// `history` is what came after the start id: `forced` ids of a prompt or prefix, then what was
+/// produced. N-grams and the repetition penalty look at all of it; `min_len` and allowed outputs are
+/// about what was produced.
 ///
 /// No id at all may be left, where constraints meet: an allowed output that repeats an n-gram, say.
-/// Search then finds nothing, and the output ends there.
+/// Search then finds nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Filter<'a> {
     constraints: &'a Constraints<'a>,
@@ -30,24 +31,20 @@ impl<'a> Filter<'a> {
         constraints: &'a Constraints<'a>,
         special: &SpecialIds,
         history: &'a [TokenId],
+        forced: u16,
     ) -> Self {
-        let node = constraints.allowed.map(|allowed| Trie::new(allowed).after(history));
-        let may_end = history.len().saturating_add(1) >= usize::from(constraints.min_len)
+        let produced = history.get(forced.into()..).unwrap_or_default();
+        let node = constraints.allowed.map(|allowed| Trie::new(allowed).after(produced));
+        let may_end = produced.len().saturating_add(1) >= usize::from(constraints.min_len)
             && node.is_none_or(Trie::is_complete);
         Self { constraints, special: *special, history, may_end, node }
-    }
-
-    /// Whether `id` may follow: for a search that has no buffer of logits, which a repetition
-    /// penalty needs. Costs up to the length of the history where n-grams must not repeat.
-    pub fn allows(&self, id: TokenId) -> bool {
-        self.allows_alone(id) && !self.repeats_ngram(id)
     }
 
     /// Excludes every id that may not follow, then penalizes those produced before; `logits` is
     /// `[vocab]`.
     pub fn apply<L: Logit>(&self, logits: &mut [L]) {
         for (logit, id) in logits.iter_mut().zip(0..=TokenId::MAX) {
-            if !self.allows_alone(id) {
+            if !self.allows(id) {
                 *logit = L::EXCLUDED;
             }
         }
@@ -58,7 +55,7 @@ impl<'a> Filter<'a> {
     }
 
     /// All but n-grams.
-    fn allows_alone(&self, id: TokenId) -> bool {
+    fn allows(&self, id: TokenId) -> bool {
         if id == self.special.end {
             return self.may_end && !self.constraints.suppressed.contains(&id);
         }
@@ -66,10 +63,6 @@ impl<'a> Filter<'a> {
             && id != self.special.start
             && !self.constraints.suppressed.contains(&id)
             && self.node.is_none_or(|node| node.allows(id))
-    }
-
-    fn repeats_ngram(&self, id: TokenId) -> bool {
-        self.repeated().any(|repeated| repeated == id)
     }
 
     /// The ids that followed the last `n - 1` ids before.
@@ -110,15 +103,33 @@ mod tests {
 
     const SPECIAL: SpecialIds = SpecialIds { pad: 0, start: 1, end: 2, unknown: 3 };
 
-    /// The ids below 8 that may follow, found both ways.
+    /// The ids below 8 that may follow.
     fn allowed(constraints: &Constraints<'_>, history: &[TokenId]) -> Vec<TokenId> {
-        let filter = Filter::new(constraints, &SPECIAL, history);
+        allowed_after(constraints, history, 0)
+    }
+
+    /// The same, the first `forced` ids of `history` being a prompt or prefix.
+    fn allowed_after(
+        constraints: &Constraints<'_>,
+        history: &[TokenId],
+        forced: u16,
+    ) -> Vec<TokenId> {
         let mut logits = [5; 8];
-        filter.apply(&mut logits);
-        let ids: Vec<_> = (0..8).filter(|id| filter.allows(*id)).collect();
-        let left: Vec<_> = (0..8).filter(|id| logits[usize::from(*id)] != i32::EXCLUDED).collect();
-        assert_eq!(ids, left);
-        ids
+        Filter::new(constraints, &SPECIAL, history, forced).apply(&mut logits);
+        (0..8).filter(|id| logits[usize::from(*id)] != i32::EXCLUDED).collect()
+    }
+
+    #[test]
+    fn a_prefix_counts_for_repetitions_and_for_nothing_else() {
+        let outputs: [&[TokenId]; 2] = [&[4, 5], &[6]];
+        let allowed = Constraints { allowed: Some(&outputs), ..Constraints::default() };
+        assert_eq!(allowed_after(&allowed, &[7, 6], 2), [4, 6]);
+        assert_eq!(allowed_after(&allowed, &[7, 6, 4], 2), [5]);
+        let long = Constraints { min_len: 2, ..Constraints::default() };
+        assert!(!allowed_after(&long, &[7, 6, 4], 3).contains(&2));
+        assert!(allowed_after(&long, &[7, 6, 4], 2).contains(&2));
+        let once = Constraints { no_repeat_ngram: Some(1), ..Constraints::default() };
+        assert_eq!(allowed_after(&once, &[7, 6], 2), [2, 3, 4, 5]);
     }
 
     #[test]
@@ -167,7 +178,7 @@ mod tests {
     fn an_id_produced_before_is_penalized_once() {
         let constraints = Constraints { repetition_penalty: q16!(2.0), ..Constraints::default() };
         let mut logits = [8, 8, 8, 8, -8, 8, 0, 8];
-        Filter::new(&constraints, &SPECIAL, &[5, 4, 5, 5, 99]).apply(&mut logits);
+        Filter::new(&constraints, &SPECIAL, &[5, 4, 5, 5, 99], 0).apply(&mut logits);
         assert_eq!(logits, [i32::EXCLUDED, i32::EXCLUDED, 8, 8, -16, 4, 0, 8]);
     }
 }

@@ -17,8 +17,7 @@
 //! | --- | --- |
 //! | greedy | none; logits come one by one |
 //! | its score | none: [`LogSumExp`] takes logits one by one, [`LogSum::log_prob`] the best one after |
-//! | constraints | history `[max_len]` of [`TokenId`](crate::TokenId), a forced prefix included |
-//! | repetition penalty | logits `[vocab]` of [`Logit`](crate::Logit), 4 bytes each; other constraints may be asked as logits come ([`Filter::allows`]) |
+//! | constraints | logits `[vocab]` of [`Logit`](crate::Logit), 4 bytes each; history `[max_len]` of [`TokenId`](crate::TokenId), a prompt or prefix included |
 //! | sampling | logits `[vocab]`; no scratch |
 //! | beam search | logits `[vocab]` (one beam's at a time) and [`BeamBuffers`] |
 //!
@@ -27,7 +26,7 @@
 //! ```text
 //! 1. the decoder fills logits [vocab]
 //! 2. log_sum = LogSumExp::of(logits, frac_bits)      where scores are wanted; before the filter
-//! 3. Filter::new(constraints, special, history).apply(logits)
+//! 3. Filter::new(constraints, special, history, forced).apply(logits)
 //! 4. draw(logits, ..), or Greedy, or BeamSearch::extend(.., logits, log_sum)
 //! 5. score.push(log_sum.log_prob(logits[id]))        a penalized logit gives a penalized score
 //! ```
@@ -58,6 +57,4 @@ pub use log_prob::{LogProb, LogSum, LogSumExp, Probability, Score};
 pub use options::{BeamOptions, Constraints, Sampling};
 pub use q16::Q16;
 pub use sample::draw;
-#[cfg(feature = "sampling")]
-pub use sample::sample;
 pub use trie::Trie;

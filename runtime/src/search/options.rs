@@ -10,16 +10,18 @@ use super::q16::Q16;
 /// What may be produced. The [`Default`] constrains nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Constraints<'a> {
-    /// Fewest ids to produce, end id included.
+    /// Fewest ids to produce, end id included; those of a prompt or prefix do not count.
     pub min_len: u16,
     /// Ids that are never produced; pad and start never are.
     pub suppressed: &'a [TokenId],
     /// Divides positive logits and multiplies negative ones of ids produced before (Keskar et al.
-    /// 2019, section 4.1); 1 changes nothing.
+    /// 2019, section 4.1); 1 changes nothing, and less than 1 is refused: a sum of log-probabilities
+    /// could grow.
     pub repetition_penalty: Q16,
     /// No sequence of this many ids is produced twice.
     pub no_repeat_ngram: Option<u16>,
-    /// The only outputs that there are, without end id, in ascending order.
+    /// The only outputs that there are, without end id, in ascending order; after a prompt or prefix,
+    /// its only continuations.
     pub allowed: Option<&'a [&'a [TokenId]]>,
 }
 
@@ -54,7 +56,7 @@ impl Constraints<'_> {
         if self.min_len > max_len {
             return Err(OptionsError::MinAboveMax { min_len: self.min_len, max_len });
         }
-        if self.repetition_penalty <= Q16::ZERO {
+        if self.repetition_penalty < Q16::ONE {
             return Err(OptionsError::RepetitionPenalty { penalty: self.repetition_penalty });
         }
         if self.no_repeat_ngram == Some(0) {
@@ -223,7 +225,7 @@ mod tests {
             refused(|c| c.suppressed = &[3, 10]),
             E::SuppressedOutOfRange { index: 1, id: 10, vocab: 10 }
         );
-        for penalty in [Q16::ZERO, q16!(-1.0)] {
+        for penalty in [Q16::ZERO, q16!(-1.0), q16!(0.999)] {
             let check = constraints(|c| c.repetition_penalty = penalty);
             assert_eq!(check, Err(E::RepetitionPenalty { penalty }));
         }

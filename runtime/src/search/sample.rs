@@ -54,17 +54,6 @@ pub fn draw<L: Logit>(
     ids.draw(kept, random)
 }
 
-/// As [`draw`], with the bits of a generator.
-#[cfg(feature = "sampling")]
-pub fn sample<L: Logit, R: rand_core::Rng + ?Sized>(
-    logits: &[L],
-    frac_bits: u32,
-    sampling: &Sampling,
-    generator: &mut R,
-) -> Option<TokenId> {
-    draw(logits, frac_bits, sampling, generator.next_u64())
-}
-
 /// The ids above a cut.
 #[derive(Clone, Copy)]
 struct Kept {
@@ -383,28 +372,5 @@ mod tests {
                 assert_eq!(draw::<i32>(&[], 3, &sampling, random), None);
             }
         }
-    }
-
-    #[cfg(feature = "sampling")]
-    #[test]
-    fn a_generator_gives_the_bits() {
-        struct Counter(u64);
-        impl rand_core::TryRng for Counter {
-            type Error = core::convert::Infallible;
-            fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
-                self.try_next_u64().map(|x| x as u32)
-            }
-            fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
-                self.0 = self.0.wrapping_add(1 << 62);
-                Ok(self.0)
-            }
-            fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), Self::Error> {
-                dest.fill(0);
-                Ok(())
-            }
-        }
-        let mut generator = Counter(0);
-        let mut next = || sample(&[1, 1, 1, 1], 0, &Sampling::default(), &mut generator).unwrap();
-        assert_eq!([next(), next(), next(), next()], [1, 2, 3, 0]);
     }
 }

@@ -150,7 +150,7 @@ fn searches<P: Precision>(
     }
     if let Ok(generation) = session.generate_text(text, options) {
         let sampling = any(Sampling { top_k: any(Some(3)), ..Sampling::default() });
-        if let Ok(generation) = generation.sampled(&constraints, &sampling, || any(7)) {
+        if let Ok(generation) = generation.sampled_with(&constraints, &sampling, Constant(any(7))) {
             sink(generation.count());
         }
     }

@@ -4,7 +4,7 @@ use bytemuck::Zeroable;
 use model_format::config::SpecialIds;
 use runtime::search::{
     Beam, BeamBuffers, BeamOptions, BeamSearch, Candidate, Constraints, Filter, Hypothesis, Link,
-    LogProb, LogSum, LogSumExp, Probability, Q16, Sampling, Score, Trie, draw, sample,
+    LogProb, LogSum, LogSumExp, Probability, Q16, Sampling, Score, Trie, draw,
 };
 use runtime::{Logit, TokenId};
 
@@ -55,15 +55,13 @@ fn with_logits<L: Logit>(logits: &mut [L], constraints: &Constraints<'_>, specia
     logits.iter().for_each(|logit| streamed.push(*logit, frac_bits));
     let log_sum = LogSumExp::of(logits, frac_bits);
     sink((log_sum, streamed.finish()));
-    let filter = Filter::new(constraints, special, any(&[4, 5, 4]));
-    sink(filter.allows(any(4)));
+    let filter = Filter::new(constraints, special, any(&[4, 5, 4]), any(1));
     filter.apply(logits);
     let sampling = any(Sampling { temperature: Q16::ONE, top_k: Some(3), top_p: Some(Q16::ONE) });
     if let Err(error) = sampling.check(any(9)) {
         print(&error);
     }
     sink(draw(logits, frac_bits, &sampling, any(7)));
-    sink(sample(logits, frac_bits, &sampling, &mut Constant(any(7))));
     beams(logits, (log_sum, frac_bits));
 }
 
@@ -95,7 +93,7 @@ fn beams<L: Logit>(logits: &[L], sum: (LogSum, u32)) {
 }
 
 /// A generator.
-struct Constant(u64);
+pub struct Constant(pub u64);
 
 impl rand_core::TryRng for Constant {
     type Error = core::convert::Infallible;

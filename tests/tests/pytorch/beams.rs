@@ -45,7 +45,8 @@ fn search(fixture: &Fixture, beam: &Beam) -> Vec<(Vec<u16>, f64)> {
             let len = search.history(&buffers, rank, &mut ids);
             let mut logits = logits_after(fixture, beam, &ids[..len]);
             let log_sum = LogSumExp::of(&logits, 0);
-            Filter::new(&Constraints::default(), &config.special, &ids[..len]).apply(&mut logits);
+            Filter::new(&Constraints::default(), &config.special, &ids[..len], 0)
+                .apply(&mut logits);
             search.extend(buffers.reborrow(), rank, &logits, (log_sum, 0));
         }
         search.advance(buffers.reborrow());

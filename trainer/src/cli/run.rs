@@ -46,7 +46,7 @@ struct ConstraintOptions {
     /// A file with the only outputs that there are, one a line.
     #[arg(long, value_name = "FILE")]
     choices: Option<PathBuf>,
-    /// Makes symbols that were produced less probable (above 1) or more (below).
+    /// Makes symbols that were produced less probable, above 1.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
     /// No sequence of so many symbols is produced twice.
