@@ -9,6 +9,7 @@ use runtime::{
 };
 
 use crate::opaque::{any, bytes, print, sink};
+use crate::search::Constant;
 
 static ARENA: StaticArena<64> = StaticArena::new();
 
