@@ -1,7 +1,7 @@
 //! The checks of [`Model::from_bytes`](crate::Model::from_bytes) after the envelope is open.
 
 use crate::config::Precision;
-use crate::directory::{Kind, Slot};
+use crate::directory::{Expected, Kind, Slot};
 use crate::error::{ModelError, TensorFault};
 use crate::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
 use crate::layout::LinearI8;
@@ -15,9 +15,12 @@ pub(crate) fn structure(model: &Model<'_>) -> Result<(), ModelError> {
     }
     let mut end = 0;
     for slot in Slot::all(model.config()) {
-        end = place(model, slot, end).map_err(|fault| ModelError::Tensor(slot, fault))?;
-        constants(model, slot)
-            .map_err(|index| ModelError::Tensor(slot, TensorFault::Constant { index }))?;
+        let expected = slot.expected(model.header().precision, model.config());
+        end =
+            place(model, (slot, expected), end).map_err(|fault| ModelError::Tensor(slot, fault))?;
+        if let Some(index) = bad_constant(model, slot, expected.kind) {
+            return Err(ModelError::Tensor(slot, TensorFault::Constant { index }));
+        }
     }
     Ok(())
 }
@@ -46,8 +49,11 @@ pub(crate) fn weights(model: &Model<'_>) -> Result<(), ModelError> {
 }
 
 /// Checks one directory entry; the end of its blob.
-fn place(model: &Model<'_>, slot: Slot, end: usize) -> Result<usize, TensorFault> {
-    let expected = slot.expected(model.header().precision, model.config());
+fn place(
+    model: &Model<'_>,
+    (slot, expected): (Slot, Expected),
+    end: usize,
+) -> Result<usize, TensorFault> {
     let entry = model.entry(slot);
     if entry.kind != expected.kind as u8 {
         return Err(TensorFault::Kind { found: entry.kind });
@@ -77,45 +83,52 @@ const MAX_EPS: i64 = 1 << 60;
 const MAX_BETA: i32 = 1 << 20;
 const ONE_Q30: i32 = 1 << 30;
 
-/// The index of the first constant of a tensor that is out of range, as the error.
-fn constants(model: &Model<'_>, slot: Slot) -> Result<(), usize> {
-    let none_of = |bad: Option<usize>| bad.map_or(Ok(()), Err);
-    let is_negative = |m: &i32| *m < 0;
-    match slot.expected(model.header().precision, model.config()).kind {
-        Kind::LinearI8 => none_of(model.linear_i8(slot).multipliers.iter().position(is_negative)),
-        Kind::Multipliers => none_of(model.multipliers(slot).iter().position(is_negative)),
-        Kind::Heads => none_of(model.pairs(slot).iter().position(|&[score, context]| {
+/// The index of the first constant of a tensor that is out of range.
+fn bad_constant(model: &Model<'_>, slot: Slot, kind: Kind) -> Option<usize> {
+    match kind {
+        Kind::LinearI8 => first_outside(model.linear_i8(slot).multipliers, 0, i32::MAX),
+        Kind::Multipliers => first_outside(model.multipliers(slot), 0, i32::MAX),
+        Kind::Heads => model.pairs(slot).iter().position(|&[score, context]| {
             score < 0 || !(0..=MAX_CONTEXT_MULTIPLIER).contains(&context)
-        })),
-        Kind::Frequencies => none_of(
-            model
-                .pairs(slot)
-                .iter()
-                .position(|pair| pair.iter().any(|v| !(-ONE_Q30..=ONE_Q30).contains(v))),
-        ),
+        }),
+        Kind::Frequencies => {
+            let values = model.pairs(slot).as_flattened();
+            first_outside(values, -ONE_Q30, ONE_Q30).map(|index| index / 2)
+        }
         Kind::NormI32 => {
             let norm = model.norm_i32(slot);
-            if !(1..=MAX_EPS).contains(&norm.eps) {
-                return Err(0);
+            match (1..=MAX_EPS).contains(&norm.eps) {
+                true => first_outside(norm.beta, -MAX_BETA, MAX_BETA),
+                false => Some(0),
             }
-            none_of(norm.beta.iter().position(|b| !(-MAX_BETA..=MAX_BETA).contains(b)))
         }
         Kind::NormF16 => {
             let norm = model.norm_f16(slot);
-            none_of(norm.gamma.iter().chain(norm.beta).position(|w| !is_finite(*w)))
+            norm.gamma.iter().chain(norm.beta).position(|w| !is_finite(*w))
         }
-        Kind::LinearF16 | Kind::Absent => Ok(()),
+        Kind::LinearF16 | Kind::Absent => None,
     }
+}
+
+#[inline(never)]
+fn first_outside(values: &[i32], low: i32, high: i32) -> Option<usize> {
+    values.iter().position(|value| !(low..=high).contains(value))
 }
 
 fn rows_i8(linear: &LinearI8<'_>, x_max: Option<i64>) -> Option<TensorFault> {
     for (row, bias) in linear.bias.iter().enumerate() {
         let weights = linear.row(row);
-        if weights.contains(&i8::MIN) {
+        // Only the magnitude of -128 has bit 7.
+        let (mut sum, mut bits) = (0_u32, 0);
+        for weight in weights {
+            let magnitude = u32::from(weight.unsigned_abs());
+            sum = sum.wrapping_add(magnitude);
+            bits |= magnitude;
+        }
+        if bits & 0x80 != 0 {
             return Some(TensorFault::Weight { row });
         }
         if let Some(x_max) = x_max {
-            let sum: u32 = weights.iter().map(|w| u32::from(w.unsigned_abs())).sum();
             let bound = i64::from(sum) * x_max + i64::from(bias.unsigned_abs());
             if bound > i64::from(i32::MAX) {
                 return Some(TensorFault::Overflow { row });

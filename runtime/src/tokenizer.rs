@@ -172,10 +172,10 @@ impl Iterator for TextIds<'_> {
         let offset = piece.as_ptr().addr().wrapping_sub(self.start);
         let mut folded = Symbol::default();
         let model = self.model;
-        let is_whole = match model.text().fold_case {
-            true => piece.chars().flat_map(fold_case).all(|c| folded.push(c)),
-            false => piece.chars().all(|c| folded.push(c)),
-        };
+        let is_whole = piece.chars().all(|c| match model.text().fold_case {
+            true => fold_case(c).all(|c| folded.push(c)),
+            false => folded.push(c),
+        });
         if !is_whole {
             return Some(Err(EncodeError::SymbolTooLong { offset }));
         }
@@ -205,18 +205,24 @@ impl<'t> Iterator for Pieces<'t> {
     type Item = &'t str;
 
     fn next(&mut self) -> Option<&'t str> {
-        let rest = match self.characters {
-            true => self.rest,
-            false => self.rest.trim_start(),
-        };
-        let first = rest.chars().next()?;
-        let end = match self.characters {
-            true => first.len_utf8(),
-            false => rest.find(char::is_whitespace).unwrap_or(rest.len()),
-        };
-        let (piece, rest) = rest.split_at_checked(end)?;
+        let (mut start, mut end) = (None, self.rest.len());
+        for (at, c) in self.rest.char_indices() {
+            let is_outside = match self.characters {
+                true => start.is_some(),
+                false => c.is_whitespace(),
+            };
+            match start {
+                None if !is_outside => start = Some(at),
+                Some(_) if is_outside => {
+                    end = at;
+                    break;
+                }
+                _ => (),
+            }
+        }
+        let (piece, rest) = self.rest.split_at_checked(end)?;
         self.rest = rest;
-        Some(piece)
+        piece.get(start?..)
     }
 }
 
