@@ -136,7 +136,7 @@ notices_a_panic() {
 }
 
 step_sizes() {
-    local target profile
+    local target profile option
     echo "--- code of the least that a firmware with an integer model calls, in bytes"
     printf '%-30s %10s %10s\n' target profile .text
     for target in "${TARGETS[@]}"; do
@@ -144,15 +144,21 @@ step_sizes() {
             minimal_size "$target" "$profile"
         done
     done
+    echo "--- the same on Cortex-M4 with one more way to search"
+    for option in scores constraints sampling beams poll alignment; do
+        printf '%-14s' "$option"
+        minimal_size "${TARGETS[0]}" small --features "with-$option"
+    done
     echo "--- the firmware example, in bytes; constants hold the model"
     printf '%-12s %12s %12s %12s %12s\n' board code constants initialised zeroed
     for_each_board board_sizes
 }
 
+# minimal_size TARGET PROFILE [CARGO OPTION...]
 minimal_size() {
     (
         cd tests/no-panic
-        cargo build --quiet --bin minimal --profile "$2" --target "$1"
+        cargo build --quiet --bin minimal --profile "$2" --target "$1" "${@:3}"
         size -A -d "target/$1/$2/minimal" |
             awk -v target="$1" -v profile="$2" '
                 $1 == ".text" { printf "%-30s %10s %10d\n", target, profile, $2 }'
