@@ -120,3 +120,10 @@ fn explain_draws_every_head_of_a_layer() {
     let said = String::from_utf8(none.stderr).unwrap();
     assert!(said.contains("there is no layer 1: the decoder has 1"), "{said}");
 }
+
+#[test]
+fn inspect_counts_the_parameters() {
+    let output = trainer("inspect", &[]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("\nparameters           295120\n"), "{said}");
+}

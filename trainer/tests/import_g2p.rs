@@ -7,10 +7,12 @@
 mod checkpoints;
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use candle_core::{DType, Device};
 use checkpoints::{data, import_files};
 use model_format::config::Precision;
+use trainer::data::batch::{Example, Pairs};
 use trainer::data::corpus::{self, Pair};
 use trainer::data::tokenizer::{Splitting, Unit};
 use trainer::device;
@@ -18,6 +20,7 @@ use trainer::evaluate::References;
 use trainer::export::export;
 use trainer::import::Imported;
 use trainer::model::TrainedModel;
+use trainer::reference::Reference;
 
 /// One word in this many is run.
 const SAMPLE: usize = 40;
@@ -109,6 +112,45 @@ fn the_engine_gives_every_output_of_pytorch() {
     let differ: Vec<_> = differ.map(|(pair, _)| &pair.source).collect();
     println!("{} of {} words differ", differ.len(), pairs.len());
     assert!(differ.is_empty(), "{differ:?}");
+}
+
+/// Every id of PyTorch's outputs is the one that candle chooses after the ids before it.
+#[test]
+fn candle_chooses_every_token_of_pytorch() {
+    const SENTENCES: usize = 64;
+    let Some(model) = model() else { return };
+    let config = model.config();
+    let network = Arc::new(model.network.clone());
+    let candle = Reference::new(&network, &Device::Cpu, DType::F32).unwrap();
+    candle.set(&model.params).unwrap();
+    let pairs = expected();
+    for pairs in pairs.chunks(SENTENCES) {
+        let examples: Vec<Example> = pairs
+            .iter()
+            .map(|pair| {
+                let mut target = model.target.encode(&pair.target);
+                // The start id is read too.
+                target.truncate(usize::from(config.max_target_len) - 1);
+                Example { source: model.source.encode(&pair.source), target }
+            })
+            .collect();
+        let packed = Pairs::pack(&examples, config);
+        let logits = candle.logits(&packed).unwrap();
+        let rows = logits.chunks_exact(config.target_vocab.into());
+        for ((row, label), at) in rows.zip(&packed.labels).zip(0..) {
+            // An output that was cut at PyTorch's length limit has no end.
+            let is_cut = *label == u32::from(config.special.end)
+                && packed
+                    .target
+                    .spans
+                    .iter()
+                    .any(|&(first, len)| first + len == at + 1 && len > 32);
+            let special = [config.special.pad, config.special.start].map(usize::from);
+            let ids = (0..row.len()).filter(|id| !special.contains(id));
+            let best = ids.reduce(|best, id| if row[id] > row[best] { id } else { best });
+            assert!(is_cut || best == Some(*label as usize), "{}: {at}", pairs[0].source);
+        }
+    }
 }
 
 /// Rounding weights to f16 moves logits by about a thousandth: only near-ties can change.
