@@ -1,31 +1,32 @@
 //! Searches other than the plain greedy one, through the runtime, on texts.
 
 use anyhow::{Context, Result, anyhow, ensure};
-use model_format::config::Precision as Stored;
+use model_format::config::{Family, Precision as Stored};
 use model_format::{AlignedBytes, Model};
-use runtime::search::{BeamOptions, Constraints, Q16, Sampling, Score};
+use runtime::search::{BeamOptions, Constraints, OptionsError, Q16, Sampling, Score};
 use runtime::{
     Choice, FixedModel, GenerateOptions, Generation, HalfModel, Limits, LoadError, Plan, Precision,
     Session, StopReason, TokenId, TypedModel,
 };
 
 use crate::device::target_splitting;
+use crate::engine::sanity::family_name;
 use crate::rng;
 
-/// What may be produced, in target text.
-#[derive(Debug, Clone, Default)]
+/// What may be produced, in target text; nothing here counts what stands before it, a prefix or prompt.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct TextConstraints {
     /// Fewest ids, end id included.
     pub min_len: u16,
     /// Most ids, end id included; what the file allows where absent.
     pub max_len: Option<u16>,
-    /// What the output begins with.
+    /// What the output begins with; empty for a language model, which has its prompt.
     pub prefix: String,
     /// Symbols that are never produced.
     pub suppressed: String,
-    /// The only outputs that there are.
+    /// The only outputs that there are, or continuations of the prefix or prompt.
     pub choices: Option<Vec<String>>,
-    /// Makes symbols that were produced less probable; 1 changes nothing.
+    /// Makes symbols that were produced less probable; 1 changes nothing, less is refused.
     pub repetition_penalty: Option<f32>,
     /// No sequence of this many symbols is produced twice.
     pub no_repeat_ngram: Option<u16>,
@@ -56,13 +57,35 @@ pub struct Output {
     pub score: Score,
     /// What a beam search ranks by, in nats; the log-probability otherwise.
     pub rank: f32,
-    /// Whether it ended; otherwise it reached the length limit.
+    /// Whether it ended or all is labelled; otherwise it reached the length limit.
     pub ended: bool,
 }
 
 /// A [`Q16`] with the option's name in its error.
 pub fn q16(name: &str, value: f32) -> Result<Q16> {
     Q16::from_f32(value).map_err(|error| anyhow!("{name} is {value}: {error}"))
+}
+
+/// The error with its numbers as they were given: on the device, where floats are dear, they are
+/// parts of 65,536.
+fn explain(error: OptionsError) -> anyhow::Error {
+    let decimal = |number: Q16| f64::from(number.to_bits()) / 65_536.0;
+    match error {
+        OptionsError::RepetitionPenalty { penalty } => {
+            anyhow!("the repetition penalty is {}, not at least 1", decimal(penalty))
+        }
+        OptionsError::Temperature { temperature } => anyhow!(
+            "the temperature is {}, not above 0; for 0 search greedily",
+            decimal(temperature)
+        ),
+        OptionsError::TopP { top_p } => {
+            anyhow!("top-p is {}, not above 0 and at most 1", decimal(top_p))
+        }
+        OptionsError::LengthPenalty { length_penalty } => {
+            anyhow!("the length penalty is {}, below 0", decimal(length_penalty))
+        }
+        other => other.into(),
+    }
 }
 
 /// Decodes texts with one session.
@@ -86,7 +109,18 @@ struct Ids {
 impl<'m> Decoder<'m> {
     /// Checks that the texts of the constraints can be written in the model's target symbols.
     pub fn new(model: Model<'m>, constraints: &TextConstraints, search: Search) -> Result<Self> {
-        ensure!(model.config().has_decoder(), "a {:?} only labels", model.config().family);
+        let (family, unconstrained) = (model.config().family, TextConstraints::default());
+        ensure!(
+            model.config().has_decoder()
+                || matches!(search, Search::Greedy) && *constraints == unconstrained,
+            "a {} only labels: there is nothing to search or to constrain",
+            family_name(family)
+        );
+        ensure!(
+            family != Family::DecoderOnly || constraints.prefix.is_empty(),
+            "a {} takes its prompt as the text, not as a prefix",
+            family_name(family)
+        );
         let ids = |text: &str| target_ids(&model, text);
         let choices = constraints.choices.as_ref().map(|choices| {
             let mut choices = choices.iter().map(|text| ids(text)).collect::<Result<Vec<_>>>()?;
@@ -112,15 +146,22 @@ impl<'m> Decoder<'m> {
     /// Refuses options before the first text.
     fn check(&self) -> Result<()> {
         let config = self.model.config();
-        let longest = config.max_target_len.saturating_sub(self.ids.prefix.len() as u16);
+        if !config.has_decoder() {
+            return Ok(());
+        }
+        let prefix = u16::try_from(self.ids.prefix.len()).unwrap_or(u16::MAX);
+        let longest = config.max_target_len.saturating_sub(prefix);
         let max_len = self.ids.max_len.unwrap_or(longest).min(longest);
         let choices = self.choices();
         let constraints = self.constraints(choices.as_deref());
-        constraints.check(config.target_vocab, &config.special, max_len)?;
+        let check = constraints.check(config.target_vocab, &config.special, max_len);
+        check.map_err(explain)?;
         match self.search {
             Search::Greedy => {}
-            Search::Sampling { options, .. } => options.check(config.target_vocab)?,
-            Search::Beams(options) => options.check()?,
+            Search::Sampling { options, .. } => {
+                options.check(config.target_vocab).map_err(explain)?
+            }
+            Search::Beams(options) => options.check().map_err(explain)?,
         }
         Ok(())
     }
@@ -185,6 +226,9 @@ impl<'m> Decoder<'m> {
         let options = GenerateOptions { max_len: self.ids.max_len, prefix: &self.ids.prefix };
         let generation = session.generate_text(text, &options)?;
         match self.search {
+            Search::Greedy if !self.model.config().has_decoder() => {
+                Ok(Vec::from_iter(self.follow(generation.scored(), |g| g.choice().score())))
+            }
             Search::Greedy => {
                 let generation = generation.constrained(&constraints)?;
                 Ok(Vec::from_iter(self.follow(generation, |g| g.choice().score())))
@@ -222,7 +266,7 @@ impl<'m> Decoder<'m> {
         let ids: Vec<TokenId> = generation.by_ref().collect();
         let score = score(&generation);
         let stop = generation.stop_reason();
-        let ended = stop == Some(StopReason::EndToken);
+        let ended = stop != Some(StopReason::LengthLimit);
         let output = Output { text: self.text(&ids), score, rank: nats(score.sum), ended };
         (stop != Some(StopReason::NothingAllowed)).then_some(output)
     }

@@ -141,6 +141,9 @@ pub fn vocabularies(split: &Split, config: &mut RunConfig) -> Result<(Tokenizer,
             (Tokenizer::build(data.source, sources())?, target)
         }
     };
+    // A model that cannot be exported is not worth its training.
+    let (name, read) = if source.is_empty() { ("target", &target) } else { ("source", &source) };
+    read.check_lengths().context(name)?;
     (model.source_vocab, model.target_vocab) = (source.len() as u16, target.len() as u16);
     Ok((source, target))
 }

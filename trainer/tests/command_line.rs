@@ -40,6 +40,12 @@ fn bad_pairs_are_named_by_file_and_line() {
         assert!(!out.exists(), "nothing may be left behind");
     }
     fails(begin(&folder.path().join("none.tsv"), &out), "none.tsv: No such file");
+    // A model that reads such a symbol could be trained, but not exported.
+    std::fs::write(&bad, format!("a {}\tA\n", "b".repeat(65))).unwrap();
+    let mut command = begin(&bad, &out);
+    command.args(["--source-unit", "word"]).arg("--dev").arg(&bad);
+    fails(command, "has 65 bytes; the runtime reads symbols of at most 64");
+    assert!(!out.exists(), "nothing may be left behind");
 }
 
 #[test]

@@ -7,12 +7,20 @@ use trainer::alignment::align;
 use trainer::device;
 
 fn model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/g2p-en.kfm")
+    shipped("g2p-en.kfm")
+}
+
+fn shipped(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models").join(name)
 }
 
 fn trainer(command: &str, args: &[&str]) -> Output {
+    trainer_with(command, "g2p-en.kfm", args)
+}
+
+fn trainer_with(command: &str, name: &str, args: &[&str]) -> Output {
     let mut trainer = Command::new(env!("CARGO_BIN_EXE_trainer"));
-    trainer.arg(command).arg(model()).args(args).output().unwrap()
+    trainer.arg(command).arg(shipped(name)).args(args).output().unwrap()
 }
 
 /// The columns of every line of `trainer run`.
@@ -74,14 +82,15 @@ fn options_that_mean_nothing_are_refused_before_the_first_text() {
     for (args, expected) in [
         (["--beams", "0", "a"].as_slice(), "at least one beam"),
         (&["--beams", "2", "--n-best", "3", "a"], "3 outputs are asked for, not 1 to 2"),
-        (&["--beams", "2", "--length-penalty", "-1", "a"], "the length penalty is -65536/65536"),
+        (&["--beams", "2", "--length-penalty", "-1", "a"], "the length penalty is -1, below 0"),
         (&["--top-k", "74", "a"], "top-k is 74, not 1 to 73"),
         (&["--top-k", "0", "a"], "top-k is 0"),
-        (&["--temperature", "0", "a"], "the temperature is 0/65536"),
-        (&["--temperature", "-1", "a"], "the temperature is -65536/65536"),
+        (&["--temperature", "0", "a"], "the temperature is 0, not above 0"),
+        (&["--temperature", "-1", "a"], "the temperature is -1, not above 0"),
         (&["--temperature", "nan", "a"], "the temperature is NaN"),
-        (&["--top-p", "1.5", "a"], "top-p is 98304/65536"),
+        (&["--top-p", "1.5", "a"], "top-p is 1.5, not above 0 and at most 1"),
         (&["--min-len", "33", "a"], "at least 33 ids are asked for and at most 32"),
+        (&["--repetition-penalty", "-0.5", "a"], "the repetition penalty is -0.5, not at least 1"),
         (&["--suppress", "QQ", "a"], "`QQ` is no symbol"),
         (&["--choices", "/nowhere.txt", "a"], "reading /nowhere.txt"),
     ] {
@@ -126,4 +135,99 @@ fn inspect_counts_the_parameters() {
     let output = trainer("inspect", &[]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("\nparameters           295120\n"), "{said}");
+}
+
+/// The longest output is 32 ids; the prefix takes 10 of them.
+#[test]
+fn lengths_and_choices_are_about_what_follows_a_prefix() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("choices.txt");
+    let prefix = ["K"; 10].join(" ");
+    let after = |args: &[&str]| {
+        let args = [&["--prefix", prefix.as_str()], args, &["kilobyte"]].concat();
+        let output = trainer("run", &args);
+        (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()))
+    };
+    let choices = ["--choices", path.to_str().unwrap()];
+    for (len, fits) in [(1, true), (21, true), (22, false)] {
+        let choice = ["B"; 22][..len].join(" ");
+        std::fs::write(&path, &choice).unwrap();
+        for search in [[].as_slice(), &["--beams", "2"], &["--top-k", "2"]] {
+            let (success, said) = after(&[&choices[..], search].concat());
+            let said = said.unwrap();
+            assert_eq!(success, fits, "{len} {search:?}: {said}");
+            match fits {
+                true => assert_eq!(said, format!("kilobyte\t{choice}\n")),
+                false => assert!(said.contains("has 23 ids with its end, not 0 to 22"), "{said}"),
+            }
+        }
+    }
+    let (success, said) = after(&["--min-len", "22"]);
+    let said = said.unwrap();
+    assert!(success && said.trim_end().split([' ', '\t']).count() >= 22, "{said}");
+    let (success, said) = after(&["--min-len", "23"]);
+    let said = said.unwrap();
+    assert!(!success && said.contains("at least 23 ids are asked for and at most 22"), "{said}");
+}
+
+#[test]
+fn blank_lines_are_no_choices() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("choices.txt");
+    let choices = path.to_str().unwrap();
+    // Without them, ending at once would be allowed, and nothing would be said before the end.
+    std::fs::write(&path, "\nZH ZH ZH ZH\n  \n").unwrap();
+    assert_eq!(run(&["--choices", choices, "bite"])[0][1], "ZH ZH ZH ZH");
+    std::fs::write(&path, "\n \n").unwrap();
+    refused(&["--choices", choices, "bite"], "choices.txt: no output in it");
+}
+
+#[test]
+fn more_beams_than_any_search_needs_are_refused() {
+    let output = trainer("run", &["--beams", "65535", "a"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("65535 is not in 0..=1024"), "{said}");
+}
+
+#[test]
+fn labels_have_scores() {
+    for (name, text, labels) in
+        [("stress-en.kfm", "P ER M IH T", 5), ("syllables-en.kfm", "permit", 1)]
+    {
+        let line = |args: &[&str]| {
+            let output = trainer_with("run", name, args);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && said.is_empty(), "{said}");
+            String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+        };
+        let scored = line(&["--scores", text]);
+        let columns: Vec<&str> = scored.split('\t').collect();
+        assert_eq!(columns[..2].join("\t"), line(&[text]));
+        let sum: f32 = columns[3].parse().unwrap();
+        let confidence: f32 = columns[4].strip_suffix('%').unwrap().parse().unwrap();
+        // The confidence is the mean per label.
+        let expected = 100.0 * (sum / labels as f32).exp();
+        assert!(sum < 0.0 && (confidence - expected).abs() < 0.2, "{scored}");
+        let output = trainer_with("run", name, &["--beams", "2", text]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("only labels: there is nothing to search"), "{said}");
+    }
+}
+
+#[test]
+fn a_language_models_prompt_is_its_text() {
+    let output = trainer_with("run", "words-en.kfm", &["--prefix", "ki", "ki"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("takes its prompt as the text, not as a prefix"), "{said}");
+}
+
+#[test]
+fn saturations_of_a_language_model_are_counted_on_its_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("texts.txt");
+    std::fs::write(&path, "kilobyte\nrust\n\nlatte\n").unwrap();
+    let output = trainer_with("inspect", "words-en.kfm", &["--data", path.to_str().unwrap()]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("saturations counted on 3 texts"), "{said}");
 }

@@ -4,6 +4,7 @@
 mod checkpoints;
 mod common;
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use checkpoints::{data, import_files};
@@ -214,27 +215,103 @@ fn random_model(family: Family) -> TrainedModel {
     TrainedModel { network, source, target, params, unknown: UnknownPolicy::Refuse }
 }
 
+/// The checkpoint, the config and the vocabulary of a model, as files of `folder`.
+fn write_files(folder: &Path, model: &TrainedModel) -> [PathBuf; 3] {
+    let [path, config, vocab] =
+        ["model.safetensors", "config.json", "vocab.json"].map(|name| folder.join(name));
+    std::fs::write(&path, state_dict(model).unwrap()).unwrap();
+    let text = serde_json::json!({
+        "family": model.config().family, "n_heads": 2, "norm": "pre",
+        "max_source_len": 12, "max_target_len": 12
+    });
+    std::fs::write(&config, text.to_string()).unwrap();
+    let symbols = serde_json::json!({
+        "source": model.source.symbols(), "target": model.target.symbols()
+    });
+    std::fs::write(&vocab, symbols.to_string()).unwrap();
+    [path, config, vocab]
+}
+
 #[test]
 fn models_with_one_stack_go_to_pytorch_and_back() {
     let folder = tempfile::tempdir().unwrap();
     for family in [Family::DecoderOnly, Family::Tagger, Family::Classifier] {
         let model = random_model(family);
-        let path = folder.path().join("model.safetensors");
-        std::fs::write(&path, state_dict(&model).unwrap()).unwrap();
-        let config = folder.path().join("config.json");
-        let text = serde_json::json!({
-            "family": family, "n_heads": 2, "norm": "pre", "max_source_len": 12, "max_target_len": 12
-        });
-        std::fs::write(&config, text.to_string()).unwrap();
-        let vocab = folder.path().join("vocab.json");
-        let symbols = serde_json::json!({
-            "source": model.source.symbols(), "target": model.target.symbols()
-        });
-        std::fs::write(&vocab, symbols.to_string()).unwrap();
+        let [path, config, vocab] = write_files(folder.path(), &model);
         let back = import_files(&path, &config, &vocab, "auto").unwrap();
         assert_eq!(back.model.config(), model.config(), "{family:?}");
         assert_eq!(back.model.tensors(), model.tensors(), "{family:?}");
     }
+}
+
+/// `trainer import` of the files; what it printed and said.
+fn import_command(files: &[PathBuf; 3], args: &[&str], output: &Path) -> (bool, String, String) {
+    let [path, config, vocab] = files;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
+    command.arg("import").arg(path).arg("--config").arg(config).arg("--vocab").arg(vocab);
+    let said = command.args(args).arg("-o").arg(output).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (said.status.success(), text(said.stdout), text(said.stderr))
+}
+
+/// Ranges that were measured on nothing would give other continuations.
+#[test]
+fn one_stack_is_calibrated_on_what_it_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, texts) = (folder.path().join("model.kfm"), folder.path().join("texts.txt"));
+    let prompts = ["a", "bc", "dea", "cab", "ee", "abcde", "bad"].map(String::from);
+    for family in [Family::DecoderOnly, Family::Tagger, Family::Classifier] {
+        let mut model = random_model(family);
+        if family == Family::DecoderOnly {
+            // Few texts end at once, and no special id is produced.
+            let specs = &model.network.layout.specs;
+            let bias = specs.iter().find(|spec| spec.name == "output.bias").unwrap().range();
+            model.params[bias][..4].fill(-2.0);
+        }
+        let files = write_files(folder.path(), &model);
+        let args = ["--calibration", texts.to_str().unwrap()];
+        std::fs::write(&texts, prompts.join("\n")).unwrap();
+        let (success, _, error) = import_command(&files, &args, &output);
+        assert!(success, "{family:?}: {error}");
+        let file = trainer::device::read(&output).unwrap();
+        let exported = trainer::device::check(&file).unwrap();
+        let given = trainer::device::evaluate(exported, &prompts, 1).unwrap().outputs;
+        assert_eq!(given, model.transcribe(&prompts, 1), "{family:?}");
+        assert!(family != Family::DecoderOnly || given.concat().len() > 40, "{given:?}");
+        // A text that the file would refuse.
+        std::fs::write(&texts, "abx\n").unwrap();
+        let (success, _, error) =
+            import_command(&files, &[&args[..], &["--unknown", "refuse"]].concat(), &output);
+        assert!(!success && error.contains("line 1: symbol \"x\" is not in"), "{error}");
+    }
+    std::fs::write(&texts, "abcdeabcdeabc\n").unwrap();
+    let files = write_files(folder.path(), &random_model(Family::DecoderOnly));
+    let args = ["--calibration", texts.to_str().unwrap()];
+    let (success, _, error) = import_command(&files, &args, &output);
+    assert!(!success && error.contains("line 1: 13 symbols, the limit is 11"), "{error}");
+}
+
+#[test]
+fn biases_that_no_layer_has_are_zero_and_said_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut model = random_model(Family::Tagger);
+    let is_key = |name: &str| name.ends_with("attention.key.bias");
+    for spec in model.network.layout.specs.iter().filter(|spec| is_key(&spec.name)) {
+        model.params[spec.range()].fill(0.0);
+    }
+    let files = write_files(folder.path(), &model);
+    let bytes = std::fs::read(&files[0]).unwrap();
+    let whole = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let tensors = whole.tensors().into_iter().filter(|(name, _)| !name.ends_with("W_k.bias"));
+    std::fs::write(&files[0], safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let back = import_files(&files[0], &files[1], &files[2], "auto").unwrap();
+    assert_eq!(back.model.tensors(), model.tensors());
+    let (output, texts) = (folder.path().join("model.kfm"), "texts.txt");
+    let args = ["--precision", "half", "--calibration", texts];
+    let (success, printed, said) = import_command(&files, &args, &output);
+    assert!(success, "{said}");
+    assert!(printed.contains("\nbiases that the checkpoint lacks are zero: key\n"), "{printed}");
+    assert_eq!(said, "texts.txt: not read, since --precision half has no ranges to measure\n");
 }
 
 #[test]

@@ -321,3 +321,78 @@ fn no_damage_to_a_checkpoint_makes_the_reader_panic() {
         }
     }
 }
+
+#[test]
+fn a_bias_that_is_absent_beside_others_of_its_kind_is_missing() {
+    let mut dict = tutorial();
+    dict.remove("encoder_layers.0.norm1.bias").unwrap();
+    dict.remove("decoder_layers.0.feed_forward.fc1.bias").unwrap();
+    Case::new().checkpoint(&safetensors(&dict)).fails(&[
+        "missing: `encoder.layers.0.norm1.bias` [8], in tutorial",
+        "missing: `decoder.layers.0.feed_forward.linear1.bias` [12], in tutorial",
+    ]);
+}
+
+#[test]
+fn a_layer_of_an_absurd_number_is_refused_at_once() {
+    let mut dict = tutorial();
+    let norm = dict["encoder_layers.0.norm1.weight"].clone();
+    dict.insert("encoder_layers.65000.norm1.weight".into(), norm);
+    Case::new()
+        .checkpoint(&safetensors(&dict))
+        .fails(&["encoder.n_layers is 65001, but the checkpoint has 64 tensors in all"]);
+}
+
+#[test]
+fn a_message_lists_twenty_problems_and_counts_the_rest() {
+    let mut dict = tutorial();
+    for i in 0..30 {
+        let norm = dict["encoder_layers.0.norm1.weight"].clone();
+        dict.insert(format!("extra.{i}"), norm);
+    }
+    Case::new()
+        .checkpoint(&safetensors(&dict))
+        .fails(&["extra: `extra.0` [8]\n", "\n  ... and 10 more\n"]);
+}
+
+#[test]
+fn a_stack_without_tensors_is_named_with_the_family_that_has_none() {
+    for (gone, expected) in [
+        (
+            "decoder",
+            "no decoder tensors were found; a model without decoder has `\"family\"` \"tagger\"",
+        ),
+        (
+            "encoder",
+            "no encoder tensors were found; a model without encoder has `\"family\"` \"decod",
+        ),
+    ] {
+        let mut dict = tutorial();
+        dict.retain(|name, _| !name.starts_with(gone));
+        Case::new().checkpoint(&safetensors(&dict)).fails(&[expected]);
+    }
+}
+
+#[test]
+fn what_no_text_could_ever_use_is_refused_by_name() {
+    let mut case = Case::new();
+    case.options.extend(["--max-source-len", "1"].map(String::from));
+    case.fails(&["max_source_len is 1 (--max-source-len): no room for a symbol"]);
+    let mut case = Case::new();
+    case.options.extend(["--unknown", "replace"].map(String::from));
+    case.fails(&["--unknown replace: the checkpoint has no unknown id"]);
+    let long = "a".repeat(65);
+    for (symbol, options, expected) in [
+        (long.as_str(), [].as_slice(), "has 65 bytes; the runtime reads symbols of at most 64"),
+        ("a b", &[], "symbol \"a b\" has white space in it, and the unit `word` cuts texts there"),
+        ("Ab", &["--source-lowercase", "true"], "symbol \"Ab\" has upper case"),
+    ] {
+        let vocab = serde_json::json!({
+            "source": { symbol: 3, "b": 4, "c": 5, "d": 6, "e": 7, "f": 8 },
+            "target": ["<pad>", "<start>", "<end>", "A", "B", "C", "D", "E", "F", "G"],
+        });
+        let mut case = Case::new().vocab(&vocab.to_string());
+        case.options.extend(options.iter().map(|option| (*option).to_owned()));
+        case.fails(&["vocab.json: source vocabulary: ", expected]);
+    }
+}

@@ -136,7 +136,7 @@ fn imported_checkpoints_say_what_pytorch_says() {
         let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
         let expected = fs::read(folder.join("expected.json")).expect("what PyTorch says");
         let expected: Expected = serde_json::from_slice(&expected).expect("its JSON");
-        let Imported { model, names } = imported(&folder);
+        let Imported { model, names, .. } = imported(&folder);
         assert_eq!(names, expected.names, "{name}");
         assert_eq!(model.network.layout.len(), expected.parameters, "{name}");
         engine_agrees(&name, &model, &expected);

@@ -15,7 +15,6 @@ use crate::data::batch::Example;
 use crate::data::corpus::{self, Pair};
 use crate::data::split;
 use crate::data::tasks::Task;
-use crate::data::tokenizer::Splitting;
 use crate::decode;
 use crate::device;
 use crate::engine::sanity::family_name;
@@ -173,7 +172,7 @@ fn language(args: &Args, model: Model<'_>) -> Result<Evaluated> {
     let tokens: f64 = scores.iter().map(|score| f64::from(score.tokens)).sum();
     let loss = nll / tokens.max(1.0);
     let splitting = device::target_splitting(&model);
-    let prompts: Vec<String> = texts.iter().map(|text| half_of(&splitting, text)).collect();
+    let prompts: Vec<String> = texts.iter().map(|text| splitting.first_half(text)).collect();
     let outputs = match args.outputs {
         Some(_) => device::evaluate(model, &prompts, args.threads)?.outputs,
         None => Vec::new(),
@@ -240,10 +239,4 @@ fn training_examples(header: &Header, family: Family) -> Vec<Example> {
 /// The first half of a text's symbols, at least one.
 fn first_half(example: &Example, model: &TrainedModel) -> String {
     model.target.decode(&example.target[..example.target.len().div_ceil(2)])
-}
-
-/// The same of a text that is not encoded.
-fn half_of(splitting: &Splitting, text: &str) -> String {
-    let symbols = splitting.symbols(text);
-    symbols[..symbols.len().div_ceil(2)].join(splitting.separator())
 }

@@ -1,6 +1,6 @@
 //! `trainer export`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, ValueEnum};
@@ -72,6 +72,13 @@ impl From<PrecisionArg> for Precision {
     }
 }
 
+/// Says that texts which were given are of no use.
+pub fn warn_unused(calibration: Option<&Path>) {
+    if let Some(path) = calibration {
+        eprintln!("{}: not read, since --precision half has no ranges to measure", path.display());
+    }
+}
+
 /// Exports.
 pub fn run(args: &Args) -> Result<()> {
     let checkpoint = checkpoint::load(&args.checkpoint)?;
@@ -83,13 +90,18 @@ pub fn run(args: &Args) -> Result<()> {
     let Some(output) = &args.output else { return Ok(()) };
     let precision = args.precision.into();
     let pairs = match (&args.calibration, precision) {
-        (Some(path), _) => corpus::read(path, checkpoint.header.config.model.family)?,
+        (calibration, Precision::HalfFloat) => {
+            warn_unused(calibration.as_deref());
+            Vec::new()
+        }
+        (Some(path), Precision::FixedPoint) => {
+            corpus::read(path, checkpoint.header.config.model.family)?
+        }
         (None, Precision::FixedPoint) => {
             split::load(&checkpoint.header.config.data, checkpoint.header.config.model.family)
                 .context("reading the run's training pairs; --calibration names others")?
                 .train
         }
-        (None, Precision::HalfFloat) => Vec::new(),
     };
     let mut model = TrainedModel::from_checkpoint(checkpoint)?;
     model.unknown = args.unknown.into();

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args as ClapArgs;
 use model_format::config::{Precision, UnknownPolicy};
 
-use super::export::{PrecisionArg, UnknownArg};
+use super::export::{PrecisionArg, UnknownArg, warn_unused};
 use crate::checkpoint::write_atomically;
 use crate::data::corpus::Pair;
 use crate::data::tokenizer::Unit;
@@ -45,8 +45,8 @@ pub struct Args {
     /// How numbers are stored and computed.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Fixed)]
     precision: PrecisionArg,
-    /// Source texts, one a line, on which an integer model's ranges are measured; of `source<TAB>target`
-    /// lines the source counts.
+    /// Source texts (of a language model prompts), one a line, on which an integer model's ranges are
+    /// measured; of `source<TAB>target` lines the source counts.
     #[arg(long, value_name = "TEXTS")]
     calibration: Option<PathBuf>,
     /// Most source ids, those around the symbols included [default: the config's].
@@ -86,6 +86,14 @@ pub fn run(args: &Args) -> Result<()> {
         target: SplittingChoice { unit: args.target_unit, lowercase: None },
     })?;
     if let Some(unknown) = args.unknown {
+        // The checkpoint's own unknown id has texts replaced by default.
+        ensure!(
+            !matches!(
+                (unknown, imported.model.unknown),
+                (UnknownArg::Replace, UnknownPolicy::Refuse)
+            ),
+            "--unknown replace: the checkpoint has no unknown id to stand for unknown symbols"
+        );
         imported.model.unknown = unknown.into();
     }
     let precision = args.precision.into();
@@ -96,7 +104,10 @@ pub fn run(args: &Args) -> Result<()> {
             "an integer file needs --calibration TEXTS, source texts one a line; \
              --precision half needs none"
         ),
-        (_, Precision::HalfFloat) => Vec::new(),
+        (calibration, Precision::HalfFloat) => {
+            warn_unused(calibration.as_deref());
+            Vec::new()
+        }
     };
     let file = export(&imported.model, precision, &pairs)?;
     write_atomically(&args.output, &file)?;
@@ -107,6 +118,9 @@ pub fn run(args: &Args) -> Result<()> {
         imported.model.params.len(),
         imported.names
     );
+    if !imported.zero_biases.is_empty() {
+        println!("biases that the checkpoint lacks are zero: {}", imported.zero_biases.join(", "));
+    }
     Ok(())
 }
 
@@ -114,36 +128,50 @@ pub fn run(args: &Args) -> Result<()> {
 fn calibration(model: &TrainedModel, path: &Path, threads: usize) -> Result<Vec<Pair>> {
     let text = std::fs::read_to_string(path).context("reading")?;
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
-    let sources = lines.map(|(i, line)| (i, line.split('\t').next().unwrap_or_default()));
-    let sources: Vec<_> = sources.filter(|(_, source)| !source.trim().is_empty()).collect();
-    ensure!(!sources.is_empty(), "no text");
-    for (line, source) in &sources {
-        check_source(model, source).with_context(|| format!("line {line}"))?;
+    let given = lines.map(|(i, line)| (i, line.split('\t').next().unwrap_or_default()));
+    let given: Vec<_> = given.filter(|(_, text)| !text.trim().is_empty()).collect();
+    ensure!(!given.is_empty(), "no text");
+    for (line, text) in &given {
+        check_text(model, text).with_context(|| format!("line {line}"))?;
     }
-    let distance = sources.len().div_ceil(CALIBRATION_PAIRS);
-    let sources: Vec<_> = sources.into_iter().step_by(distance).collect();
-    let texts: Vec<String> = sources.iter().map(|(_, source)| (*source).to_owned()).collect();
+    let distance = given.len().div_ceil(CALIBRATION_PAIRS);
+    let given: Vec<_> = given.into_iter().step_by(distance).collect();
+    let texts: Vec<String> = given.iter().map(|(_, text)| (*text).to_owned()).collect();
     let outputs = model.transcribe(&texts, threads);
-    let pair = |((line, source), mut output): ((usize, &str), Vec<String>)| {
-        // The decoder reads the start id too.
-        output.truncate(usize::from(model.config().max_target_len).saturating_sub(1));
-        let target = output.join(model.target.separator());
-        Pair { source: source.to_owned(), target, line }
+    let pairs = given.into_iter().zip(outputs);
+    Ok(pairs.map(|((line, text), output)| pair(model, line, text, output)).collect())
+}
+
+/// A text with the model's output. What a language model reads is the prompt and what follows.
+fn pair(model: &TrainedModel, line: usize, text: &str, output: Vec<String>) -> Pair {
+    let (source, mut target) = match model.config().has_encoder() {
+        true => (text.to_owned(), Vec::new()),
+        false => (String::new(), model.target.splitting.symbols(text)),
     };
-    Ok(sources.into_iter().zip(outputs).map(pair).collect())
+    target.extend(output);
+    if model.config().has_decoder() {
+        // The decoder reads the start id too.
+        target.truncate(usize::from(model.config().max_target_len).saturating_sub(1));
+    }
+    Pair { source, target: target.join(model.target.separator()), line }
 }
 
 /// Refuses a text that the exported file would refuse.
-fn check_source(model: &TrainedModel, source: &str) -> Result<()> {
+fn check_text(model: &TrainedModel, text: &str) -> Result<()> {
     let config = model.config();
+    let (tokenizer, len, frame) = match config.has_encoder() {
+        true => (&model.source, config.max_source_len, config.source_frame.len()),
+        // A prompt leaves room for one id.
+        false => (&model.target, config.max_target_len, 1),
+    };
     let ids = match model.unknown {
-        UnknownPolicy::Replace => model.source.encode(source),
+        UnknownPolicy::Replace => tokenizer.encode(text),
         UnknownPolicy::Refuse => {
-            let ids = model.source.encode_known(source);
+            let ids = tokenizer.encode_known(text);
             ids.map_err(|symbol| anyhow!("symbol {symbol:?} is not in the vocabulary"))?
         }
     };
-    let room = usize::from(config.max_source_len.saturating_sub(config.source_frame.len()));
+    let room = usize::from(len.saturating_sub(frame));
     ensure!(ids.len() <= room, "{} symbols, the limit is {room}", ids.len());
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `trainer inspect`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
@@ -21,10 +21,11 @@ use crate::export::is_cached;
 pub struct Args {
     /// The exported file.
     model: PathBuf,
-    /// Pairs on whose sources saturations are counted: `source<TAB>target` lines.
+    /// Texts on which saturations are counted: the sources of `source<TAB>target` lines; for a language
+    /// model a text a line, of which the first half is the prompt.
     #[arg(long, value_name = "TSV")]
     data: Option<PathBuf>,
-    /// Threads to run the sources with.
+    /// Threads to run the texts with.
     #[arg(long, default_value_t = 2)]
     threads: usize,
 }
@@ -39,17 +40,26 @@ pub fn run(args: &Args) -> Result<()> {
     if model.header().precision == Precision::FixedPoint {
         let counted = match &args.data {
             Some(path) => {
-                let pairs = corpus::read_tsv(path)?;
-                let sources = References::sources_of(&pairs);
+                let texts = texts(&model, path)?;
                 saturation::reset();
-                device::run_all(model, &sources, args.threads)?;
-                Some(sources.len())
+                let answers = device::run_all(model, &texts, args.threads)?;
+                Some(answers.iter().filter(|answer| answer.is_ok()).count())
             }
             None => None,
         };
         formats(&model, counted);
     }
     Ok(())
+}
+
+/// What to run of a file of texts.
+fn texts(model: &Model<'_>, path: &Path) -> Result<Vec<String>> {
+    let pairs = corpus::read(path, model.config().family)?;
+    let splitting = device::target_splitting(model);
+    Ok(match model.config().has_encoder() {
+        true => References::sources_of(&pairs),
+        false => pairs.iter().map(|pair| splitting.first_half(&pair.target)).collect(),
+    })
 }
 
 fn config(model: &Model<'_>) -> Result<()> {

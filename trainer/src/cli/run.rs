@@ -3,7 +3,7 @@
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args as ClapArgs;
 use runtime::StopReason;
 use runtime::search::{BeamOptions, Sampling};
@@ -31,19 +31,21 @@ pub struct Args {
 #[derive(ClapArgs, Default)]
 #[group(multiple = true)]
 struct ConstraintOptions {
-    /// Fewest ids, end id included.
+    /// Fewest ids, end id included, those of a prefix or prompt not.
     #[arg(long, value_name = "N")]
     min_len: Option<u16>,
-    /// Most ids, end id included.
+    /// Most ids, end id included, those of a prefix or prompt not.
     #[arg(long, value_name = "N")]
     max_len: Option<u16>,
-    /// Target text that the output begins with; it is not printed again.
+    /// Target text that the output begins with; it is not printed again. A language model takes its
+    /// prompt as the text.
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
     /// Target symbols that are never produced.
     #[arg(long, value_name = "SYMBOLS")]
     suppress: Option<String>,
-    /// A file with the only outputs that there are, one a line.
+    /// A file with the only outputs that there are, one a line; with a prefix or prompt, how they go on
+    /// after it. Blank lines are skipped.
     #[arg(long, value_name = "FILE")]
     choices: Option<PathBuf>,
     /// Makes symbols that were produced less probable, above 1.
@@ -61,8 +63,8 @@ struct SearchOptions {
     /// Print log-probability and confidence behind every answer.
     #[arg(long)]
     scores: bool,
-    /// Beam search with so many beams.
-    #[arg(long, value_name = "N", conflicts_with_all = ["temperature", "top_k", "top_p", "seed"])]
+    /// Beam search with so many beams, at most 1024.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=1024), conflicts_with_all = ["temperature", "top_k", "top_p", "seed"])]
     beams: Option<u16>,
     /// Answers of a beam search [default: 1].
     #[arg(long, value_name = "N", requires = "beams")]
@@ -89,7 +91,10 @@ impl ConstraintOptions {
         let choices = self.choices.as_ref().map(|path| {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("reading {}", path.display()))?;
-            Ok::<_, anyhow::Error>(text.lines().map(str::to_owned).collect())
+            let lines = text.lines().filter(|line| !line.trim().is_empty());
+            let choices: Vec<_> = lines.map(str::to_owned).collect();
+            ensure!(!choices.is_empty(), "{}: no output in it", path.display());
+            Ok(choices)
         });
         Ok(TextConstraints {
             min_len: self.min_len.unwrap_or(0),

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use anyhow::{Result, ensure};
 use model_format::config::SpecialIds;
 use model_format::fold_case;
+use runtime::MAX_SYMBOL_LEN;
 use serde::{Deserialize, Serialize};
 
 /// What a symbol is.
@@ -43,6 +44,12 @@ impl Splitting {
             Unit::Character => text.chars().map(|c| fold(c.encode_utf8(&mut [0; 4]))).collect(),
             Unit::Word => text.split_whitespace().map(fold).collect(),
         }
+    }
+
+    /// The first half of a text's symbols, at least one.
+    pub fn first_half(&self, text: &str) -> String {
+        let symbols = self.symbols(text);
+        symbols[..symbols.len().div_ceil(2)].join(self.separator())
     }
 }
 
@@ -201,6 +208,47 @@ impl Tokenizer {
     /// What stands between two symbols of a text.
     pub fn separator(&self) -> &'static str {
         self.splitting.separator()
+    }
+
+    fn plain_symbols(&self) -> impl Iterator<Item = &String> {
+        let symbols = self.symbols.iter().enumerate();
+        symbols.filter(|(id, _)| !self.is_special(*id)).map(|(_, symbol)| symbol)
+    }
+
+    /// Refuses a symbol that the runtime cannot read.
+    ///
+    /// # Errors
+    /// Names the first.
+    pub fn check_lengths(&self) -> Result<()> {
+        for symbol in self.plain_symbols() {
+            ensure!(
+                symbol.len() <= MAX_SYMBOL_LEN,
+                "symbol {symbol:?} has {} bytes; the runtime reads symbols of at most {MAX_SYMBOL_LEN}",
+                symbol.len()
+            );
+        }
+        Ok(())
+    }
+
+    /// Refuses a symbol that no text can hold: one that the runtime cannot read, that white space cuts, or
+    /// that lower-casing changes.
+    ///
+    /// # Errors
+    /// Names the first.
+    pub fn check_readable(&self) -> Result<()> {
+        self.check_lengths()?;
+        let Splitting { unit, lowercase } = self.splitting;
+        for symbol in self.plain_symbols() {
+            ensure!(
+                unit == Unit::Character || !symbol.contains(char::is_whitespace),
+                "symbol {symbol:?} has white space in it, and the unit `word` cuts texts there"
+            );
+            ensure!(
+                !lowercase || symbol.chars().flat_map(fold_case).eq(symbol.chars()),
+                "symbol {symbol:?} has upper case, and texts are lower-cased (`lowercase` is true)"
+            );
+        }
+        Ok(())
     }
 }
 

@@ -40,6 +40,7 @@ pub fn export(
     calibration: &[Pair],
 ) -> Result<AlignedBytes> {
     let trained = Trained::new(model);
+    trained.read().check_lengths()?;
     let header = Header {
         precision,
         layout: Layout::RowMajor,

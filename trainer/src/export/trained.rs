@@ -37,6 +37,11 @@ impl<'a> Trained<'a> {
         }
     }
 
+    /// The vocabulary of what the model reads as text: the source, or a language model's prompt.
+    pub fn read(&self) -> &Tokenizer {
+        if self.config.has_encoder() { &self.model.source } else { &self.model.target }
+    }
+
     /// A tensor by its name.
     pub fn tensor(&self, name: &str) -> Result<&[f32]> {
         let range = self.places.get(name).with_context(|| format!("tensor `{name}` is missing"))?;

@@ -135,12 +135,20 @@ impl Draft {
                 complete_stack(self.fields.get(stack), stack, is_there, seen),
             );
         }
-        for name in ["d_model", "source_vocab", "target_vocab"] {
+        let require = |name: &str| {
             ensure!(
                 fields.contains_key(name),
                 "`{name}` is not in the config, and no tensor that tells it was found"
             );
+            Ok(())
+        };
+        // What a whole stack lacks is said before what it would have told.
+        require("d_model")?;
+        for (stack, is_there) in stacks(family) {
+            ensure!(!is_there || fields[stack]["n_layers"] != 0, no_stack(stack));
         }
+        require("source_vocab")?;
+        require("target_vocab")?;
         Ok(serde_json::from_value(Value::Object(fields))?)
     }
 }
@@ -150,6 +158,17 @@ const fn stacks(family: Family) -> [(&'static str, bool); 2] {
     let has_encoder = !matches!(family, Family::DecoderOnly);
     let has_decoder = matches!(family, Family::EncoderDecoder | Family::DecoderOnly);
     [("encoder", has_encoder), ("decoder", has_decoder)]
+}
+
+/// That a checkpoint has nothing of a stack, and which families do without.
+fn no_stack(stack: &str) -> String {
+    let others = match stack {
+        "encoder" => "\"decoder-only\"",
+        _ => "\"tagger\" or \"classifier\"",
+    };
+    format!(
+        "no {stack} tensors were found; a model without {stack} has `\"family\"` {others} in the config"
+    )
 }
 
 fn complete_stack(given: Option<&Value>, name: &str, is_there: bool, seen: &Seen) -> Value {

@@ -29,10 +29,13 @@ use crate::engine::Network;
 use crate::model::TrainedModel;
 use config::{Draft, Lengths, SpecialDraft};
 use names::NameMap;
-use names::resolve::{self, Problems, Tensors};
+use names::resolve::{self, Problems, Resolved, Tensors};
 use names::sizes::Seen;
 use state_dict::StateDict;
 use vocabulary::{SplittingChoice, Symbols};
+
+/// Problems that a message lists.
+const MAX_LISTED: usize = 20;
 
 /// What to import.
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +65,8 @@ pub struct Imported {
     pub model: TrainedModel,
     /// The map of names that fitted.
     pub names: String,
+    /// Kinds of biases of which the checkpoint has none: zeros.
+    pub zero_biases: Vec<&'static str>,
 }
 
 /// Reads a checkpoint and everything that belongs to it.
@@ -81,10 +86,10 @@ pub fn import(request: Request<'_>) -> Result<Imported> {
     let special = vocabulary::special_ids(draft.special, sides)
         .with_context(|| request.vocab.display().to_string())?;
     let maps = maps(request.names)?;
-    let (names, config, tensors) = fitting(&maps, &dict, &draft, special)?;
-    let model = assemble(config, tensors, special, (&source, &target), request)
+    let (names, config, resolved) = fitting(&maps, &dict, &draft, special)?;
+    let model = assemble(config, resolved.tensors, special, (&source, &target), request)
         .with_context(|| request.vocab.display().to_string())?;
-    Ok(Imported { model, names })
+    Ok(Imported { model, names, zero_biases: resolved.zero_biases.into_iter().collect() })
 }
 
 fn maps(names: &str) -> Result<Vec<NameMap>> {
@@ -101,12 +106,12 @@ fn fitting(
     dict: &StateDict,
     draft: &Draft,
     special: SpecialDraft,
-) -> Result<(String, ModelConfig, Tensors)> {
+) -> Result<(String, ModelConfig, Resolved)> {
     // The map that knows most of the names is the one whose problems help.
     let mut nearest: Option<(usize, &str, Problems)> = None;
     for map in maps {
         match fit(map, dict, draft, special) {
-            Ok((config, tensors)) => return Ok((map.name.clone(), config, tensors)),
+            Ok((config, resolved)) => return Ok((map.name.clone(), config, resolved)),
             Err(problems) => {
                 let known = dict.keys().filter(|name| map.knows(name)).count();
                 if nearest.as_ref().is_none_or(|(most, ..)| known > *most) {
@@ -120,7 +125,37 @@ fn fitting(
         1 => String::new(),
         n => format!("none of the {n} built-in maps; nearest: "),
     };
-    bail!("the checkpoint does not fit ({tried}{name}):\n  {}", problems.join("\n  "))
+    bail!("the checkpoint does not fit ({tried}{name}):\n  {}", listed(&problems))
+}
+
+/// The first problems, one a line, and how many more there are.
+fn listed(problems: &[String]) -> String {
+    let mut lines: Vec<String> = problems.iter().take(MAX_LISTED).cloned().collect();
+    match problems.len().saturating_sub(MAX_LISTED) {
+        0 => {}
+        more => lines.push(format!("... and {more} more")),
+    }
+    lines.join("\n  ")
+}
+
+/// Refuses sizes that no checkpoint of so many tensors has, and those that no text fits.
+fn check_sizes(config: &ModelConfig, dict: &StateDict) -> Result<()> {
+    for (name, stack) in [("encoder", config.encoder), ("decoder", config.decoder)] {
+        ensure!(
+            usize::from(stack.n_layers) <= dict.len(),
+            "{name}.n_layers is {}, but the checkpoint has {} tensors in all",
+            stack.n_layers,
+            dict.len()
+        );
+    }
+    let frame = config.source_frame.len();
+    ensure!(
+        !config.has_encoder() || config.max_source_len > frame,
+        "max_source_len is {} (--max-source-len): no room for a symbol beside the source's frame of \
+         {frame} ids",
+        config.max_source_len
+    );
+    Ok(())
 }
 
 /// The config and the tensors as one map sees them.
@@ -129,10 +164,11 @@ fn fit(
     dict: &StateDict,
     draft: &Draft,
     special: SpecialDraft,
-) -> Result<(ModelConfig, Tensors), Problems> {
+) -> Result<(ModelConfig, Resolved), Problems> {
     let one = |error: anyhow::Error| vec![format!("{error:#}")];
     let special = stand_in(special);
     let config = draft.complete(&Seen::new(map, dict), special).map_err(one)?;
+    check_sizes(&config, dict).map_err(one)?;
     let network = Network::new(&config).map_err(one)?;
     Ok((config, resolve::resolve(map, dict, &network)?))
 }
@@ -177,14 +213,8 @@ fn assemble(
         target_special.unknown = target_special.start;
         config.source_vocab += 1;
     }
-    let target_special = config.has_decoder().then_some(target_special);
-    let target = target.tokenizer(config.target_vocab.into(), target_special, request.target)?;
-    let source = match config.has_encoder() {
-        true => {
-            source.tokenizer(config.source_vocab.into(), Some(config.special), request.source)?
-        }
-        false => Tokenizer::none(target.splitting),
-    };
+    let special_ids = (config.special, target_special);
+    let (source, target) = tokenizers(&config, special_ids, (source, target), request)?;
     let unknown = match special.unknown {
         Some(_) => UnknownPolicy::Replace,
         None => UnknownPolicy::Refuse,
@@ -192,4 +222,31 @@ fn assemble(
     let network = Network::new(&config)?;
     let params = network.layout.gather(&tensors)?;
     Ok(TrainedModel { network, source, target, params, unknown })
+}
+
+/// The vocabularies of both sides, with the special ids of each.
+///
+/// # Errors
+/// An id without a symbol, and a symbol that no text can hold on the side that is read.
+fn tokenizers(
+    config: &ModelConfig,
+    (source_special, target_special): (SpecialIds, SpecialIds),
+    (source, target): (&Symbols, &Symbols),
+    request: Request<'_>,
+) -> Result<(Tokenizer, Tokenizer)> {
+    let target_special = config.has_decoder().then_some(target_special);
+    let target = target.tokenizer(config.target_vocab.into(), target_special, request.target)?;
+    if !config.has_encoder() {
+        target.check_readable().context("target vocabulary")?;
+        return Ok((Tokenizer::none(target.splitting), target));
+    }
+    let len = config.source_vocab.into();
+    let source = source.tokenizer(len, Some(source_special), request.source)?;
+    // A shared vocabulary has symbols of the target too, which no source holds.
+    let check = match config.shared_embedding {
+        true => source.check_lengths(),
+        false => source.check_readable(),
+    };
+    check.context("source vocabulary")?;
+    Ok((source, target))
 }

@@ -1,6 +1,6 @@
 //! Finds every one of our tensors in a checkpoint, or says all that is wrong at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use model_format::config::Positions;
 
@@ -20,21 +20,53 @@ pub type Problems = Vec<String>;
 /// `f32` up to position 10,000.
 const SINUSOID_TOLERANCE: f32 = 2e-3;
 
+/// What was found in a checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// All of ours.
+    pub tensors: Tensors,
+    /// Kinds of biases of which the checkpoint has none: zeros.
+    pub zero_biases: BTreeSet<&'static str>,
+}
+
 /// Gathers all tensors of `network` from `dict`.
 ///
 /// # Errors
 /// Every tensor that is missing, has another shape, holds no usable numbers, or is in the checkpoint
 /// and of no use.
-pub fn resolve(map: &NameMap, dict: &StateDict, network: &Network) -> Result<Tensors, Problems> {
-    let mut resolver =
-        Resolver { map, dict, network, used: BTreeMap::new(), problems: Problems::new() };
+pub fn resolve(map: &NameMap, dict: &StateDict, network: &Network) -> Result<Resolved, Problems> {
+    let mut resolver = Resolver {
+        map,
+        dict,
+        network,
+        used: BTreeMap::new(),
+        biases: BTreeSet::new(),
+        problems: Problems::new(),
+        known: HashSet::new(),
+    };
     let mut tensors = Tensors::new();
+    let mut absent = Vec::new();
     for spec in &network.layout.specs {
-        let values = resolver.find(spec);
-        tensors.insert(spec.name.clone(), values.unwrap_or_default());
+        match resolver.find(spec) {
+            Some(values) => drop(tensors.insert(spec.name.clone(), values)),
+            None => absent.push(spec),
+        }
+    }
+    let mut zero_biases = BTreeSet::new();
+    for spec in absent {
+        match resolver.zeros(spec) {
+            Some(kind) => {
+                zero_biases.insert(kind);
+                tensors.insert(spec.name.clone(), vec![0.0; spec.len()]);
+            }
+            None => resolver.missing(spec),
+        }
     }
     resolver.check_the_rest();
-    if resolver.problems.is_empty() { Ok(tensors) } else { Err(resolver.problems) }
+    match resolver.problems.is_empty() {
+        true => Ok(Resolved { tensors, zero_biases }),
+        false => Err(resolver.problems),
+    }
 }
 
 struct Resolver<'a> {
@@ -43,12 +75,16 @@ struct Resolver<'a> {
     network: &'a Network,
     /// For every tensor of the checkpoint that was read, which of its parts were.
     used: BTreeMap<&'a str, Vec<bool>>,
+    /// Kinds of biases that the checkpoint has.
+    biases: BTreeSet<&'static str>,
     problems: Problems,
+    /// The same problems, to tell one that is known.
+    known: HashSet<String>,
 }
 
 impl<'a> Resolver<'a> {
     fn problem(&mut self, problem: String) {
-        if !self.problems.contains(&problem) {
+        if self.known.insert(problem.clone()) {
             self.problems.push(problem);
         }
     }
@@ -73,6 +109,8 @@ impl<'a> Resolver<'a> {
         (sources, layer)
     }
 
+    /// The values of one of our tensors: empty where the checkpoint's are of no use, which is a problem,
+    /// and none where it has no such tensor.
     fn find(&mut self, spec: &ParamSpec) -> Option<Vec<f32>> {
         let (sources, layer) = self.sources(&spec.name);
         let mut candidates: Vec<(&'a str, &'a Found, &Source)> = Vec::new();
@@ -85,8 +123,9 @@ impl<'a> Resolver<'a> {
             }
         }
         if candidates.is_empty() {
-            return self.absent(spec, &sources, layer);
+            return None;
         }
+        self.biases.extend(kind_of_bias(&spec.name));
         let mut chosen: Option<(&str, Vec<f32>)> = None;
         for (name, found, source) in candidates {
             let parts = self.used.entry(name).or_insert_with(|| vec![false; source.part.1]);
@@ -107,27 +146,24 @@ impl<'a> Resolver<'a> {
                 (Ok(_), Some(_)) => {}
             }
         }
-        chosen.map(|(_, values)| values)
+        Some(chosen.map(|(_, values)| values).unwrap_or_default())
     }
 
-    /// Zeros for a bias that may be absent.
-    fn absent(
-        &mut self,
-        spec: &ParamSpec,
-        sources: &[&Source],
-        layer: Option<usize>,
-    ) -> Option<Vec<f32>> {
-        let may_be = spec.name.ends_with(".bias") && spec.name != "output.bias";
-        if may_be && self.map.zero_biases {
-            return Some(vec![0.0; spec.len()]);
-        }
+    /// The kind of a bias that is zero: the map allows it, and the checkpoint has none of its kind, as with
+    /// PyTorch's `bias=False`. One that is absent beside others was lost.
+    fn zeros(&self, spec: &ParamSpec) -> Option<&'static str> {
+        let kind = kind_of_bias(&spec.name).filter(|_| self.map.zero_biases)?;
+        (!self.biases.contains(kind)).then_some(kind)
+    }
+
+    fn missing(&mut self, spec: &ParamSpec) {
+        let (sources, layer) = self.sources(&spec.name);
         let names: Vec<_> =
             sources.iter().map(|s| format!("`{}`", s.pattern.of_layer(layer))).collect();
         let names = if names.is_empty() { "no name".to_owned() } else { names.join(" or ") };
         let Self { map, .. } = self;
         let problem = format!("missing: `{}` {:?}, in {} {names}", spec.name, spec.shape, map.name);
         self.problem(problem);
-        None
     }
 
     /// Tensors that are of no use, tables of sinusoids, unused parts.
@@ -191,6 +227,21 @@ impl<'a> Resolver<'a> {
         let problem =
             format!("positions `{name}` are not the config's {:?}{hint}", config.positions);
         self.problem(problem);
+    }
+}
+
+/// Which biases a program leaves out together; none for what always has one, and for weights.
+fn kind_of_bias(name: &str) -> Option<&'static str> {
+    let name = name.strip_suffix(".bias")?;
+    let last = name.rsplit('.').next()?;
+    match last {
+        "query" => Some("query"),
+        "key" => Some("key"),
+        "value" => Some("value"),
+        "output" if name.ends_with("attention.output") => Some("attention output"),
+        "linear1" | "linear2" => Some("feed-forward"),
+        norm if norm.starts_with("norm") => Some("norm"),
+        _ => None,
     }
 }
 
