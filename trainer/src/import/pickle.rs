@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Number of an object in [`Pickle::objects`].
+/// Number of an object of the pickle.
 pub type Id = usize;
 
 /// A Python object as far as checkpoints need it.
