@@ -311,4 +311,13 @@ mod tests {
         assert_eq!(written, [true, true, true, true, true, false]);
         assert_eq!(writer.finish(), "AA BB");
     }
+    #[test]
+    fn white_space_parts_symbols_and_is_a_character_among_characters() {
+        let pieces = |rest, characters| Pieces { rest, characters }.collect::<std::vec::Vec<_>>();
+        for text in ["AA B É", "  AA\tB\u{3000}É \n"] {
+            assert_eq!(pieces(text, false), ["AA", "B", "É"]);
+        }
+        assert_eq!(pieces(" aé ", true), [" ", "a", "é", " "]);
+        assert!(pieces(" \n", false).is_empty() && pieces("", true).is_empty());
+    }
 }

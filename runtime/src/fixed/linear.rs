@@ -76,10 +76,9 @@ fn for_each_dot(mut rows: Rows<'_, i8>, x: &[i16], mut each: impl FnMut(i32)) {
     #[cfg(feature = "mac-counts")]
     crate::macs::count(rows.rows, rows.cols);
     let x = x.get(..rows.cols).unwrap_or_default();
+    let mut block = [0; 4];
     while rows.rows > 0 {
-        let here = rows.rows.min(4);
-        let products = next_products(&mut rows, x);
-        for product in products.iter().take(here) {
+        for product in next_products(&mut rows, x, &mut block) {
             each(*product);
         }
     }
@@ -88,7 +87,7 @@ fn for_each_dot(mut rows: Rows<'_, i8>, x: &[i16], mut each: impl FnMut(i32)) {
 /// The products of the next four rows with `x` `[cols]`, or of those that are left; takes them off
 /// `rows`. One piece of code for every epilogue.
 #[inline(never)]
-fn next_products(rows: &mut Rows<'_, i8>, x: &[i16]) -> [i32; 4] {
+fn next_products<'b>(rows: &mut Rows<'_, i8>, x: &[i16], block: &'b mut [i32; 4]) -> &'b [i32] {
     let (stride, left) = (rows.stride, rows.rows);
     rows.rows = left.saturating_sub(4);
     let mut next = || {
@@ -97,11 +96,12 @@ fn next_products(rows: &mut Rows<'_, i8>, x: &[i16]) -> [i32; 4] {
         row
     };
     if left >= 4 {
-        return dot4([next(), next(), next(), next()], x);
+        *block = dot4([next(), next(), next(), next()], x);
+        return block;
     }
-    let mut products = [0; 4];
-    for product in products.iter_mut().take(left) {
+    let tail = block.get_mut(..left).unwrap_or_default();
+    for product in tail.iter_mut() {
         *product = dot(next(), x);
     }
-    products
+    tail
 }

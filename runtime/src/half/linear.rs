@@ -60,17 +60,35 @@ pub fn multiply_rows(
 
 #[inline(always)]
 fn for_each_dot<W: Copy>(
-    rows: Rows<'_, W>,
+    mut rows: Rows<'_, W>,
     x: &[f32],
     to_f32: impl Fn(W) -> f32 + Copy,
     mut each: impl FnMut(f32),
 ) {
     #[cfg(feature = "mac-counts")]
     crate::macs::count(rows.rows, rows.cols);
-    for first in (0..rows.rows).step_by(4) {
-        // Rows past the last are copies of it, so that the tail runs through the same loop.
-        let row = |i: usize| rows.row((first + i).min(rows.rows.saturating_sub(1)));
-        let sums = dot4_f32([row(0), row(1), row(2), row(3)], x, to_f32);
-        sums.into_iter().take(rows.rows - first).for_each(&mut each);
+    let mut block = [0.0; 4];
+    while rows.rows > 0 {
+        for sum in next_sums(&mut rows, x, to_f32, &mut block) {
+            each(*sum);
+        }
     }
+}
+
+/// The products of the next four rows with `x` `[cols]`, or of those that are left; takes them off
+/// `rows`. One piece of code for every epilogue.
+#[inline(never)]
+fn next_sums<'b, W: Copy>(
+    rows: &mut Rows<'_, W>,
+    x: &[f32],
+    to_f32: impl Fn(W) -> f32 + Copy,
+    block: &'b mut [f32; 4],
+) -> &'b [f32] {
+    let left = rows.rows;
+    // Rows past the last are copies of it, so that the tail runs through the same loop.
+    let row = |i: usize| rows.row(i.min(left.saturating_sub(1)));
+    *block = dot4_f32([row(0), row(1), row(2), row(3)], x, to_f32);
+    rows.rows = left.saturating_sub(4);
+    rows.data = rows.data.get(rows.stride.saturating_mul(4)..).unwrap_or_default();
+    block.get(..left.min(4)).unwrap_or_default()
 }
