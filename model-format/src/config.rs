@@ -363,9 +363,6 @@ pub enum ConfigField {
     FinalNorm,
     Positions,
     Output,
-    SharedEmbedding,
-    ScaleEmbedding,
-    SourceFrame,
     Activation,
     SourceSegmentation,
     TargetSegmentation,
@@ -385,6 +382,9 @@ pub enum ConfigField {
     MaxTargetLen,
     LayerNormEps,
     SpecialIds,
+    SharedEmbedding,
+    ScaleEmbedding,
+    SourceFrame,
 }
 
 impl ConfigField {
