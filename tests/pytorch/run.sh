@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # PyTorch, live: installs it, makes all fixtures anew and compares them with the committed ones, then has
-# it write checkpoints that the trainer imports and an emulated board runs.
+# it write checkpoints that the trainer imports and an emulated board runs, and load what the trainer
+# exports.
 #
 # Usage: run.sh VENV      (a folder for the virtual environment, which is kept)
 set -euo pipefail
@@ -21,6 +22,14 @@ python3 -m venv "$venv"
 echo "--- what is too large to commit"
 "$python" -W ignore live.py "$made/live"
 cd ../..
+
+echo "--- what was trained here, in PyTorch"
+mkdir "$made/ours"
+KILOFORMER_FOR_PYTORCH=$made/ours \
+    cargo test --workspace --test to_pytorch -- --ignored --nocapture
+"$python" -W ignore tests/pytorch/ours.py "$made/ours"
+
+echo "--- what PyTorch wrote, imported"
 mkdir "$made/boards"
 KILOFORMER_PYTORCH=$made/live KILOFORMER_BOARD_MODELS=$made/boards \
     cargo test --workspace --test pytorch -- --ignored --nocapture
