@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use checkpoints::{data, import_files};
-use model_format::config::{Family, ModelConfig, Output, StackConfig, UnknownPolicy};
+use model_format::config::{Family, ModelConfig, Output, Precision, StackConfig, UnknownPolicy};
 use serde_json::Value;
 use trainer::config::RunConfig;
 use trainer::data::tokenizer::{Splitting, Tokenizer, Unit};
 use trainer::engine::Network;
+use trainer::export::export;
 use trainer::import::Imported;
 use trainer::import::names::NameMap;
 use trainer::import::way_back::state_dict;
@@ -126,6 +127,11 @@ fn what_was_trained_here_goes_to_pytorch_and_back() {
     let mut export = Command::new(env!("CARGO_BIN_EXE_trainer"));
     export.arg("export").arg(&run).arg("--safetensors").arg(&path);
     assert!(export.status().unwrap().success());
+    let mut half = Command::new(env!("CARGO_BIN_EXE_trainer"));
+    half.arg("export").arg(&run).arg("-o").arg(folder.path().join("model.kfm"));
+    let said = half.args(["--precision", "half", "--calibration", "no.tsv"]).output().unwrap();
+    let expected = "no.tsv: not read, since --precision half has no ranges to measure\n";
+    assert!(said.status.success() && said.stderr == expected.as_bytes());
     let model = TrainedModel::load(&run).unwrap();
     let vocab = folder.path().join("vocab.json");
     let symbols = serde_json::json!({
@@ -213,6 +219,35 @@ fn random_model(family: Family) -> TrainedModel {
     let source = with(has_encoder, Some(config.special));
     let target = with(true, has_decoder.then_some(config.special));
     TrainedModel { network, source, target, params, unknown: UnknownPolicy::Refuse }
+}
+
+/// What a model writes may be longer than what the runtime reads.
+#[test]
+fn a_symbol_longer_than_the_runtime_reads_is_not_exported() {
+    for (family, len, fits) in [
+        (Family::DecoderOnly, 64, true),
+        (Family::DecoderOnly, 65, false),
+        (Family::Tagger, 64, true),
+        (Family::Tagger, 65, false),
+    ] {
+        let mut model = random_model(family);
+        let is_read = |tokenizer: &Tokenizer| tokenizer.special().is_some();
+        for tokenizer in [&mut model.source, &mut model.target] {
+            let mut symbols = tokenizer.symbols().to_vec();
+            if let Some(last) = symbols.last_mut() {
+                *last = "e".repeat(if is_read(tokenizer) { len } else { 99 });
+            }
+            let words = Splitting { unit: Unit::Word, lowercase: false };
+            *tokenizer = Tokenizer::with_special(words, symbols, tokenizer.special());
+        }
+        match export(&model, Precision::HalfFloat, &[]) {
+            Ok(_) => assert!(fits, "{family:?} {len}"),
+            Err(error) => {
+                let said = format!("{error:#}");
+                assert!(!fits && said.contains("has 65 bytes; the runtime reads"), "{said}");
+            }
+        }
+    }
 }
 
 /// The checkpoint, the config and the vocabulary of a model, as files of `folder`.
