@@ -20,6 +20,18 @@ pub struct SearchBuffers<'a, P: Precision> {
 }
 
 impl<'a, P: Precision> SearchBuffers<'a, P> {
+    /// The self-attention caches of all beams, and what a search has, in the whole arena.
+    pub(crate) fn with_caches(
+        model: &Model<'_>,
+        plan: &Plan,
+        arena: &'a mut [u8],
+    ) -> (&'a mut [u8], Self) {
+        let mut carver = Carver::new(arena);
+        let _ = carver.take::<u8>(plan.cross);
+        let caches = carver.take(plan.caches());
+        (caches, Self::carve(model, plan, carver.take(plan.search)))
+    }
+
     /// In the bytes that the plan has for them.
     pub(crate) fn carve(model: &Model<'_>, plan: &Plan, search: &'a mut [u8]) -> Self {
         let limits = plan.limits;

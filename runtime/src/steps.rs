@@ -120,11 +120,8 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
         let Session { model, plan, arena, .. } = &mut *self.session;
         let (caches, buffers) = match C::NEEDS_BUFFERS {
             true => {
-                let mut carver = Carver::new(arena);
-                let _ = carver.take::<u8>(plan.cross);
-                let caches = carver.take::<u8>(plan.caches());
-                let search = carver.take::<u8>(plan.search);
-                (caches, Some(SearchBuffers::carve(&model.model, plan, search)))
+                let (caches, buffers) = SearchBuffers::with_caches(&model.model, plan, arena);
+                (caches, Some(buffers))
             }
             false => (&mut [][..], None),
         };
@@ -143,10 +140,7 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
     /// What a search has.
     pub(crate) fn search_buffers(&mut self) -> SearchBuffers<'_, P> {
         let Session { model, plan, arena, .. } = &mut *self.session;
-        let mut carver = Carver::new(arena);
-        let _ = carver.take::<u8>(plan.cross);
-        let _ = carver.take::<u8>(plan.caches());
-        SearchBuffers::carve(&model.model, plan, carver.take(plan.search))
+        SearchBuffers::with_caches(&model.model, plan, arena).1
     }
 
     fn encode(&mut self, budget: &mut impl Budget) -> bool {
