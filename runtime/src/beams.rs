@@ -6,7 +6,7 @@ use crate::error::{BudgetTooSmall, RunError};
 use crate::generation::{Generation, Poll, StopReason};
 use crate::precision::Precision;
 use crate::search::{BeamOptions, BeamSearch, Constraints, Filter, Hypothesis, LogSumExp};
-use crate::tokenizer::{TextWriter, TokenId};
+use crate::tokenizer::{TokenId, write_ids};
 
 /// The state of a beam search between two steps.
 #[derive(Debug, Clone, Copy)]
@@ -150,15 +150,8 @@ impl<P: Precision> Beams<'_, '_, '_, '_, P> {
         index: usize,
         buffer: &'b mut [u8],
     ) -> Result<&'b str, RunError> {
-        let model = *self.generation.model();
-        let capacity = buffer.len();
-        let mut writer = TextWriter::new(buffer, model.text().target);
-        for id in self.ids(index) {
-            if !writer.push(model.target_vocabulary().text(*id)) {
-                return Err(RunError::BufferFull { capacity });
-            }
-        }
-        Ok(writer.finish())
+        let model = self.generation.model();
+        write_ids(model, self.ids(index).iter().copied(), buffer)
     }
 
     fn found(&mut self) -> Option<(BeamSearch, SearchBuffers<'_, P>)> {

@@ -1,5 +1,7 @@
 //! What a model says to one input, id after id.
 
+use core::iter;
+
 use model_format::Model;
 use model_format::config::{Family, ModelConfig};
 
@@ -12,7 +14,7 @@ use crate::precision::Precision;
 use crate::search::Greedy;
 use crate::session::Session;
 use crate::steps::Stage;
-use crate::tokenizer::{Ids, TextWriter, TokenId};
+use crate::tokenizer::{Ids, TokenId, write_ids};
 
 /// Why a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,14 +226,8 @@ impl<'m, P: Precision, C: Choice<P>> Generation<'_, 'm, '_, P, C> {
         buffer: &'b mut [u8],
         mut observe: impl FnMut(TokenId, P::Logit),
     ) -> Result<&'b str, RunError> {
-        let (model, capacity) = (self.model(), buffer.len());
-        let mut writer = TextWriter::new(buffer, model.text().target);
-        while let Some(id) = self.next_observed(&mut observe) {
-            if !writer.push(model.target_vocabulary().text(id)) {
-                return Err(RunError::BufferFull { capacity });
-            }
-        }
-        Ok(writer.finish())
+        let model = self.model();
+        write_ids(model, iter::from_fn(|| self.next_observed(&mut observe)), buffer)
     }
 
     /// Works on the next id for at most `budget` multiply-accumulates: encoder, cross-attention's keys

@@ -5,6 +5,8 @@ use core::fmt;
 use model_format::config::{ModelConfig, Segmentation, UnknownPolicy};
 use model_format::{Model, fold_case};
 
+use crate::error::RunError;
+
 /// An id of a vocabulary.
 pub type TokenId = u16;
 
@@ -261,7 +263,7 @@ impl Symbol {
 }
 
 /// Writes ids as text into the caller's memory.
-pub(crate) struct TextWriter<'b> {
+struct TextWriter<'b> {
     buffer: &'b mut [u8],
     len: usize,
     separator: &'static str,
@@ -297,6 +299,22 @@ impl<'b> TextWriter<'b> {
         let written = self.buffer.get(..self.len).unwrap_or_default();
         core::str::from_utf8(written).unwrap_or_default()
     }
+}
+
+/// Writes `ids` as target text of `model`.
+pub(crate) fn write_ids<'b>(
+    model: &Model<'_>,
+    ids: impl Iterator<Item = TokenId>,
+    buffer: &'b mut [u8],
+) -> Result<&'b str, RunError> {
+    let capacity = buffer.len();
+    let mut writer = TextWriter::new(buffer, model.text().target);
+    for id in ids {
+        if !writer.push(model.target_vocabulary().text(id)) {
+            return Err(RunError::BufferFull { capacity });
+        }
+    }
+    Ok(writer.finish())
 }
 
 #[cfg(test)]
