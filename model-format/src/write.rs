@@ -120,6 +120,13 @@ pub struct AlignedBytes {
     len: usize,
 }
 
+impl AlignedBytes {
+    /// `len` times `byte`: memory for an arena.
+    pub fn filled(byte: u8, len: usize) -> Self {
+        Self { blocks: vec![u128::from_ne_bytes([byte; ALIGN]); len.div_ceil(ALIGN)], len }
+    }
+}
+
 impl From<&[u8]> for AlignedBytes {
     fn from(bytes: &[u8]) -> Self {
         let mut blocks = vec![0_u128; bytes.len().div_ceil(ALIGN)];

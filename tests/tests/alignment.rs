@@ -38,7 +38,7 @@ fn steps<P: Precision>(session: &mut Session<'_, '_, P>, text: &str) -> (Vec<Ste
 
 fn every_head_shows_a_distribution<P: Precision>(file: &AlignedBytes) {
     let model = TypedModel::<P>::from_bytes(file).expect("a sound model");
-    let mut memory = AlignedBytes::from(&vec![0xA5; arena_len(file)][..]);
+    let mut memory = AlignedBytes::filled(0xA5, arena_len(file));
     let mut session = Session::new(&model, &mut memory).expect("an arena of exact size");
     for text in ["a", "queen", "zebra", "abcdefghijklmnopqrst"] {
         let (steps, hash) = steps(&mut session, text);
@@ -77,7 +77,7 @@ fn every_head_of_every_layer_shows_a_distribution_over_the_source() {
 fn polling_shows_the_same_weights() {
     let file = random_model(Stored::FixedPoint, &config(), 1);
     let model = TypedModel::<FixedPoint>::from_bytes(&file).expect("a sound model");
-    let mut memory = AlignedBytes::from(&vec![0; arena_len(&file)][..]);
+    let mut memory = AlignedBytes::filled(0, arena_len(&file));
     let mut session = Session::new(&model, &mut memory).expect("an arena of exact size");
     let (expected, _) = steps(&mut session, "queen");
     let budget = session.smallest_budget();

@@ -68,7 +68,7 @@ fn run_within_arena<P: Precision>(file: &[u8], model: Model<'_>) {
         beams: 2,
     };
     let needed = arena_len_with(file, limits).expect("a sound header");
-    let mut arena = AlignedBytes::from(&vec![0xA5; needed][..]);
+    let mut arena = AlignedBytes::filled(0xA5, needed);
     let mut session = Session::with_limits(&model, &mut arena, limits).expect("the exact size");
     assert_eq!(session.arena_len(), needed);
     for word in ["a", "it's", "ZIGZAG", "zugzwang"] {
@@ -333,7 +333,7 @@ fn change_tensor(kind: u8, rows: usize, blob: &mut [u8], random: &mut Random, sh
 #[test]
 fn a_misaligned_slice_says_by_how_much() {
     for file in files() {
-        let mut memory = AlignedBytes::from(&vec![0; file.len() + 16][..]);
+        let mut memory = AlignedBytes::filled(0, file.len() + 16);
         for offset in 1..16 {
             memory[offset..offset + file.len()].copy_from_slice(&file);
             let slice = &memory[offset..offset + file.len()];

@@ -55,7 +55,7 @@ fn answers_of<'w, P: Precision>(
     words: impl Iterator<Item = &'w str>,
 ) -> String {
     let model = TypedModel::<P>::from_bytes(file).expect("a sound model");
-    let mut arena = AlignedBytes::from(&vec![0; arena_len(file)][..]);
+    let mut arena = AlignedBytes::filled(0, arena_len(file));
     let mut session = Session::new(&model, &mut arena).expect("an arena of exact size");
     let mut line = |word| {
         let answer = run(&mut session, word);

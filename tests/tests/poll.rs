@@ -106,7 +106,7 @@ fn run_polled<P: Precision>(
 
 fn budgets_change_nothing<P: Precision>(file: &AlignedBytes) {
     let model = TypedModel::<P>::from_bytes(file).expect("a sound model");
-    let mut memory = AlignedBytes::from(&vec![0xA5; arena_len(file)][..]);
+    let mut memory = AlignedBytes::filled(0xA5, arena_len(file));
     let mut session = Session::new(&model, &mut memory).expect("an arena of exact size");
     let smallest = session.smallest_budget();
     for text in ["a", "cab", "fork"] {
@@ -129,7 +129,7 @@ fn no_poll_exceeds_its_budget_and_no_budget_changes_the_answer() {
 
 fn smallest_budget_is_the_largest_unit<P: Precision>(file: &AlignedBytes) {
     let model = TypedModel::<P>::from_bytes(file).expect("a sound model");
-    let mut memory = AlignedBytes::from(&vec![0; arena_len(file)][..]);
+    let mut memory = AlignedBytes::filled(0, arena_len(file));
     let mut session = Session::new(&model, &mut memory).expect("an arena of exact size");
     let needed = session.smallest_budget();
     assert_eq!(needed, model.plan().smallest_budget(model.model().header()));
@@ -164,7 +164,7 @@ fn polling_and_running_through_may_be_mixed_and_left_at_any_point() {
     let _alone = alone();
     let file = random_model(Stored::FixedPoint, &tiny(), 1);
     let model = TypedModel::<FixedPoint>::from_bytes(&file).expect("a sound model");
-    let mut memory = AlignedBytes::from(&vec![0; arena_len(&file)][..]);
+    let mut memory = AlignedBytes::filled(0, arena_len(&file));
     let mut session = Session::new(&model, &mut memory).expect("an arena of exact size");
     let smallest = session.smallest_budget();
     let expected = run_through(&mut session, "queen").ids;

@@ -18,7 +18,7 @@ fn with_session(test: impl FnOnce(&mut Session<'_, '_, FixedPoint>)) {
     let model = FixedModel::from_bytes(&file).expect("a sound model");
     let limits = Limits::of(model.model().config()).with_beams(BEAMS);
     let len = arena_len_with(&file, limits).expect("a sound model");
-    let mut arena = AlignedBytes::from(&vec![0; len][..]);
+    let mut arena = AlignedBytes::filled(0, len);
     test(&mut Session::with_limits(&model, &mut arena, limits).expect("exact size"));
 }
 

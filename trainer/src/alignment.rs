@@ -46,7 +46,7 @@ fn align_as<P: Precision>(
 ) -> Result<Alignment> {
     let model = model?;
     let file = model.model();
-    let mut arena = AlignedBytes::from(&vec![0; model.plan().total][..]);
+    let mut arena = AlignedBytes::filled(0, model.plan().total);
     let mut session = Session::new(&model, &mut arena)?;
     let mut generation = session.generate_text(text, &GenerateOptions::default())?;
     let (mut heads, mut target) = (Vec::<Head>::new(), Vec::new());

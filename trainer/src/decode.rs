@@ -205,7 +205,7 @@ impl<'m> Decoder<'m> {
         };
         let limits = Limits::of(self.model.config()).with_beams(beams.max(1));
         let total = Plan::new(self.model.header(), limits).total;
-        let mut arena = AlignedBytes::from(&vec![0; total][..]);
+        let mut arena = AlignedBytes::filled(0, total);
         let mut session = Session::with_limits(&model, &mut arena, limits)?;
         for (index, text) in (0..).zip(texts) {
             let text = text?;
@@ -296,7 +296,7 @@ fn score_as<P: Precision>(
     let model = model?;
     let file = model.model();
     let limits = Limits::of(file.config()).with_beams(1);
-    let mut arena = AlignedBytes::from(&vec![0; Plan::new(file.header(), limits).total][..]);
+    let mut arena = AlignedBytes::filled(0, Plan::new(file.header(), limits).total);
     let mut session = Session::with_limits(&model, &mut arena, limits)?;
     let mut score = |text: &String| -> Result<Score> {
         let ids = target_ids(file, text)?;

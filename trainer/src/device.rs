@@ -50,7 +50,7 @@ fn open<P: runtime::Precision, T>(
     f: impl FnOnce(Answers<'_>) -> T,
 ) -> Result<T> {
     let model = model?;
-    let mut arena = AlignedBytes::from(&vec![0; model.plan().total][..]);
+    let mut arena = AlignedBytes::filled(0, model.plan().total);
     let mut session = Session::new(&model, &mut arena)?;
     let mut buffer = vec![0; ANSWER_LEN];
     Ok(f(&mut |text| {

@@ -130,7 +130,7 @@ impl ModelFile {
 
     fn run_as<'a, P: Precision>(&self, words: impl Iterator<Item = &'a str>) -> Expected {
         let model = TypedModel::<P>::from_bytes(&self.bytes).expect("a sound model");
-        let mut arena = AlignedBytes::from(&vec![0; self.arena()][..]);
+        let mut arena = AlignedBytes::filled(0, self.arena());
         let mut session = Session::new(&model, &mut arena).expect("an arena of exact size");
         let mut hash = LogitsHash::default();
         let answers = words.map(|word| answer(&mut session, word, &mut hash).ok()).collect();
@@ -150,7 +150,7 @@ impl ModelFile {
         let model = TypedModel::<P>::from_bytes(&self.bytes).expect("a sound model");
         let limits = Limits::of(model.model().config()).with_beams(BEAMS);
         let total = Plan::new(model.model().header(), limits).total;
-        let mut arena = AlignedBytes::from(&vec![0; total][..]);
+        let mut arena = AlignedBytes::filled(0, total);
         let mut session = Session::with_limits(&model, &mut arena, limits).expect("exact size");
         let (mut found, mut buffer) = (Vec::new(), [0; 256]);
         for word in words {

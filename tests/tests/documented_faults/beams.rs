@@ -162,7 +162,7 @@ fn with_session<P: Precision, T>(
     let model = TypedModel::<P>::from_bytes(file).expect("a sound file");
     let limits = Limits::of(model.model().config()).with_beams(beams);
     let needed = arena_len_with(file, limits).expect("a sound file");
-    let mut arena = AlignedBytes::from(&vec![0xA5; needed][..]);
+    let mut arena = AlignedBytes::filled(0xA5, needed);
     f(&mut Session::with_limits(&model, &mut arena, limits).expect("the arena that it asks for"))
 }
 

@@ -230,7 +230,7 @@ impl Real for runtime::HalfFloat {
 pub fn generate<P: Real>(file: &AlignedBytes, source: &[u32], max_len: Option<u16>) -> Generated {
     let model = TypedModel::<P>::from_bytes(file).expect("a sound file");
     let logits_format = model.model().formats().get(model_format::formats::ActivationSlot::Logits);
-    let mut arena = AlignedBytes::from(&vec![0; model.plan().total][..]);
+    let mut arena = AlignedBytes::filled(0, model.plan().total);
     let mut session = Session::new(&model, &mut arena).expect("the arena that it asks for");
     let end = model.model().config().special.end;
     let source: Vec<TokenId> = source.iter().map(|&id| id as TokenId).chain([end]).collect();

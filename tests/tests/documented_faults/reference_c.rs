@@ -253,7 +253,7 @@ fn a_source_longer_than_the_position_table_is_refused_with_both_numbers() {
         }
         let file = w.file(Stored::FixedPoint);
         let model = FixedModel::from_bytes(&file).expect("a sound file");
-        let mut arena = AlignedBytes::from(&vec![0; model.plan().total][..]);
+        let mut arena = AlignedBytes::filled(0, model.plan().total);
         let mut session = Session::new(&model, &mut arena).expect("the arena that it asks for");
         let error = session.generate(&[4; 18], &GenerateOptions::default()).err();
         assert_eq!(error, Some(RunError::Encode(EncodeError::TooLong { len: 18, limit: 17 })));

@@ -99,7 +99,7 @@ fn half_float_gives_the_tokens_and_logits_of_pytorch() {
     for fixture in fixtures(&folder()) {
         let file = file(&fixture, Stored::HalfFloat);
         let model = TypedModel::<HalfFloat>::from_bytes(&file).expect("a sound file");
-        let mut arena = AlignedBytes::from(&vec![0; arena_len(&file)][..]);
+        let mut arena = AlignedBytes::filled(0, arena_len(&file));
         let mut session = Session::new(&model, &mut arena).expect("an arena of exact size");
         let options = GenerateOptions::default();
         for expected in expected(&fixture) {
@@ -119,7 +119,7 @@ fn fixed_logits(config: &ModelConfig, file: &AlignedBytes, inputs: &[Expected]) 
     let model = TypedModel::<FixedPoint>::from_bytes(file).expect("a sound file");
     let format = model.model().formats().get(ActivationSlot::Logits);
     let number = |logit: i32| logit as f32 * 2f32.powi(-i32::from(format.frac_bits));
-    let mut arena = AlignedBytes::from(&vec![0; arena_len(file)][..]);
+    let mut arena = AlignedBytes::filled(0, arena_len(file));
     let mut session = Session::new(&model, &mut arena).expect("an arena of exact size");
     let mut logits = Vec::new();
     let mut run = |input: &[u16], options| {

@@ -76,7 +76,7 @@ fn engine_agrees(name: &str, model: &TrainedModel, expected: &Expected) {
 /// The exported file in the runtime.
 fn half_float_agrees(name: &str, file: &AlignedBytes, expected: &Expected) {
     let model = TypedModel::<HalfFloat>::from_bytes(file).expect("a sound file");
-    let mut arena = AlignedBytes::from(&vec![0; arena_len(file)][..]);
+    let mut arena = AlignedBytes::filled(0, arena_len(file));
     let mut session = Session::new(&model, &mut arena).expect("an arena of exact size");
     let config = model.model().config();
     for answer in &expected.greedy {
@@ -88,7 +88,7 @@ fn half_float_agrees(name: &str, file: &AlignedBytes, expected: &Expected) {
     for beam in &expected.beam {
         let limits = Limits::of(config).with_beams(beam.beams as u16);
         let len = arena_len_with(file, limits).expect("a sound file");
-        let mut arena = AlignedBytes::from(&vec![0; len][..]);
+        let mut arena = AlignedBytes::filled(0, len);
         let source = expected.greedy[beam.sentence].source.as_deref().unwrap_or_default();
         let found = beam_search(&model, &mut arena, (source, beam));
         assert_eq!(found.len(), beam.best.len(), "{name}: {source:?}");

@@ -50,7 +50,7 @@ fn a_session_searches_beams_as_pytorch_does() {
         for beam in &fixture.facts.beam {
             let limits = Limits::of(fixture.config()).with_beams(beam.beams as u16);
             let len = arena_len_with(&file, limits).expect("a sound file");
-            let mut arena = AlignedBytes::from(&vec![0xA5; len][..]);
+            let mut arena = AlignedBytes::filled(0xA5, len);
             let source = fixture.facts.greedy[beam.sentence].source.as_deref();
             let found = beam_search(&model, &mut arena, (source.unwrap_or_default(), beam));
             let name = format!("{}: {} beams", fixture.name, beam.beams);
