@@ -1,4 +1,5 @@
 //! Helpers of the equivalence tests.
 
 pub mod answer;
+pub mod precision;
 pub mod random_model;

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kiloformer_tests::for_precision;
+use kiloformer_tests::precision::BOTH;
 use kiloformer_tests::random_model::{Random, SOURCE_VOCAB, of_family, random_model, tiny};
 use model_format::AlignedBytes;
 use model_format::config::{Family, ModelConfig, NormPlace, Positions, Precision as Stored};
@@ -18,18 +20,6 @@ const END: TokenId = 2;
 /// Pad and start.
 const NEVER: [TokenId; 2] = [0, 1];
 
-/// Calls a generic test with the number type of a file.
-macro_rules! for_precision {
-    ($precision:expr, $test:ident($($argument:expr),*)) => {
-        match $precision {
-            Stored::FixedPoint => $test::<FixedPoint>($($argument),*),
-            Stored::HalfFloat => $test::<HalfFloat>($($argument),*),
-        }
-    };
-}
-
-const BOTH: [Stored; 2] = [Stored::FixedPoint, Stored::HalfFloat];
-
 /// Few ids and short outputs, so that all of them can be listed.
 fn small(turn: u64) -> ModelConfig {
     ModelConfig {
@@ -43,7 +33,7 @@ fn small(turn: u64) -> ModelConfig {
 }
 
 fn memory(len: usize) -> AlignedBytes {
-    AlignedBytes::from(&vec![0xA5; len][..])
+    AlignedBytes::filled(0xA5, len)
 }
 
 /// Calls `test` with a session of `beams` in an arena of exact size.

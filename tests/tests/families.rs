@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use kiloformer_tests::answer::{Answer, run};
+use kiloformer_tests::for_precision;
+use kiloformer_tests::precision::BOTH;
 use kiloformer_tests::random_model::{SOURCE_VOCAB, of_family, random_model, tiny};
 use model_format::AlignedBytes;
 use model_format::config::{
@@ -10,21 +12,10 @@ use model_format::config::{
     SourceFrame, SpecialIds, StackConfig,
 };
 use runtime::{
-    EncodeError, FixedPoint, GenerateOptions, HalfFloat, LogitsHash, Precision, RunError, Session,
-    StopReason, TokenId, TypedModel, arena_len,
+    EncodeError, FixedPoint, GenerateOptions, LogitsHash, Precision, RunError, Session, StopReason,
+    TokenId, TypedModel, arena_len,
 };
 
-/// Calls a generic test with the number type of a file.
-macro_rules! for_precision {
-    ($precision:expr, $test:ident($($argument:expr),*)) => {
-        match $precision {
-            Stored::FixedPoint => $test::<FixedPoint>($($argument),*),
-            Stored::HalfFloat => $test::<HalfFloat>($($argument),*),
-        }
-    };
-}
-
-const BOTH: [Stored; 2] = [Stored::FixedPoint, Stored::HalfFloat];
 const FAMILIES: [Family; 4] =
     [Family::EncoderDecoder, Family::DecoderOnly, Family::Tagger, Family::Classifier];
 
