@@ -3,7 +3,7 @@
 //! The configuration alone says all of this, so that the runtime finds a tensor by arithmetic; the
 //! directory in the file states it again, with offsets, for other readers and for the check.
 
-use crate::config::{ModelConfig, Output, Positions, Precision};
+use crate::config::{ModelConfig, NormPlace, Output, Positions, Precision};
 use crate::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
 use crate::layout::{linear_f16_len, linear_i8_len};
 
@@ -303,11 +303,44 @@ impl Slot {
         Expected { kind, rows, cols }
     }
 
+    /// What the LayerNorm at this slot reads and what it writes; `None` where there is no LayerNorm.
+    pub const fn norm_activations(self, config: &ModelConfig) -> Option<[ActivationSlot; 2]> {
+        use {ActivationSlot as A, DecoderActivation as D, EncoderActivation as E};
+        let [sum, output] = match self {
+            Self::EncoderNorm => {
+                return Some([A::encoder_stream(config, config.encoder.n_layers), A::Memory]);
+            }
+            Self::DecoderNorm => {
+                return Some([A::decoder_stream(config, config.decoder.n_layers), A::DecoderFinal]);
+            }
+            Self::Encoder(l, EncoderSlot::Norm1) => {
+                [A::Encoder(l, E::Sum1), A::Encoder(l, E::Norm1)]
+            }
+            Self::Encoder(l, EncoderSlot::Norm2) => {
+                [A::Encoder(l, E::Sum2), A::Encoder(l, E::Norm2)]
+            }
+            Self::Decoder(l, DecoderSlot::Norm1) => {
+                [A::Decoder(l, D::Sum1), A::Decoder(l, D::Norm1)]
+            }
+            Self::Decoder(l, DecoderSlot::Norm2) => {
+                [A::Decoder(l, D::Sum2), A::Decoder(l, D::Norm2)]
+            }
+            Self::Decoder(l, DecoderSlot::Norm3) => {
+                [A::Decoder(l, D::Sum3), A::Decoder(l, D::Norm3)]
+            }
+            _ => return None,
+        };
+        match (sum.stream(config), config.norm) {
+            (Some(stream), NormPlace::Pre) => Some([stream, output]),
+            _ => Some([sum, output]),
+        }
+    }
+
     /// The activation that a linear tensor multiplies (for heads: the query); `None` where there
     /// is none.
     pub const fn input(self, config: &ModelConfig) -> Option<ActivationSlot> {
         use {DecoderActivation as D, EncoderActivation as E};
-        let pre = matches!(config.norm, crate::config::NormPlace::Pre);
+        let pre = matches!(config.norm, NormPlace::Pre);
         Some(match self {
             Self::TargetEmbedding if config.output.is_tied() => ActivationSlot::DecoderFinal,
             Self::Output => ActivationSlot::output_input(config),

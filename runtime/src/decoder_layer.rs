@@ -55,7 +55,6 @@ impl<'m> DecoderLayer<'_, 'm> {
             heads: self.slot(S::Heads),
             query: self.activation(A::Query),
             context: self.activation(A::Context),
-            stream: ActivationSlot::decoder_stream(self.model.config(), self.layer),
             sum: self.activation(A::Sum1),
         }
     }
@@ -68,10 +67,6 @@ impl<'m> DecoderLayer<'_, 'm> {
             heads: self.slot(S::CrossHeads),
             query: self.activation(A::CrossQuery),
             context: self.activation(A::CrossContext),
-            stream: self.activation(match self.place() {
-                NormPlace::Pre => A::Sum1,
-                NormPlace::Post => A::Norm1,
-            }),
             sum: self.activation(A::Sum2),
         }
     }
@@ -156,10 +151,7 @@ impl<'m> DecoderLayer<'_, 'm> {
             self.model,
             [S::Linear1, S::Linear2].map(|s| self.slot(s)),
             self.activation(A::Hidden),
-            [
-                ActivationSlot::decoder_middle(self.model.config(), self.layer),
-                self.activation(A::Sum3),
-            ],
+            self.activation(A::Sum3),
         );
         let Step { x, normed, work, .. } = step;
         let d_ff = self.model.config().decoder.d_ff;

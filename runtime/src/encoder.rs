@@ -52,7 +52,6 @@ impl<'m> EncoderLayer<'_, 'm> {
             heads: self.slot(S::Heads),
             query: self.activation(A::Query),
             context: self.activation(A::Context),
-            stream: ActivationSlot::encoder_stream(self.model.config(), self.layer),
             sum: self.activation(A::Sum1),
         }
     }
@@ -68,15 +67,11 @@ impl<'m> EncoderLayer<'_, 'm> {
     ) {
         use {EncoderActivation as A, EncoderSlot as S};
         let norm = self.norm::<P>(S::Norm2, A::Norm2);
-        let middle = match self.place() {
-            NormPlace::Pre => A::Sum1,
-            NormPlace::Post => A::Norm1,
-        };
         let feed_forward = FeedForward::<P>::new(
             self.model,
             [S::Linear1, S::Linear2].map(|s| self.slot(s)),
             self.activation(A::Hidden),
-            [self.activation(middle), self.activation(A::Sum2)],
+            self.activation(A::Sum2),
         );
         let Shape { d_model, d_ff, .. } = shape;
         let mut carver = Carver::new(scratch);

@@ -130,8 +130,8 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     fn range(model: &Model<'_>, output: ActivationSlot) -> Self::Range;
     /// What the keys or values made by the tensor at `slot` saturate to.
     fn cache_range(model: &Model<'_>, slot: Slot) -> Self::Range;
-    /// How `stream` enters `sum`.
-    fn residual(model: &Model<'_>, stream: ActivationSlot, sum: ActivationSlot) -> Self::Residual;
+    /// How the residual stream enters `sum`.
+    fn residual(model: &Model<'_>, sum: ActivationSlot) -> Self::Residual;
 
     /// `out = embedding[id] * scale + position`, the scale being `sqrt(d_model)` or 1.
     fn embed(

@@ -139,11 +139,8 @@ fn format(config: &ModelConfig, slot: ActivationSlot) -> QFormat {
         A::Encoder(_, E::Query) | A::Decoder(_, D::CrossQuery) => narrow(11),
         A::Encoder(_, E::Context) | A::Decoder(_, D::Context) => narrow(13),
         A::Encoder(_, E::Hidden) => narrow(12),
-        A::Memory if !config.final_norm => {
-            format(config, A::encoder_stream(config, config.encoder.n_layers))
-        }
-        A::DecoderFinal if !config.final_norm => {
-            format(config, A::decoder_stream(config, config.decoder.n_layers))
+        A::Memory | A::DecoderFinal if let Some(stream) = slot.stream(config) => {
+            format(config, stream)
         }
         A::Logits => QFormat { frac_bits: 12, bits: 32 },
         A::Encoder(..) | A::Decoder(..) | A::Memory | A::DecoderFinal => wide(12),
@@ -159,11 +156,8 @@ fn spread(config: &ModelConfig, slot: ActivationSlot) -> f64 {
         A::Decoder(_, D::Sum2 | D::Sum3) => 3.0,
         A::Encoder(_, E::Context) | A::Decoder(_, D::Context | D::CrossContext) => 0.6,
         A::Encoder(_, E::Hidden) | A::Decoder(_, D::Hidden) => 0.7,
-        A::Memory if !config.final_norm => {
-            spread(config, A::encoder_stream(config, config.encoder.n_layers))
-        }
-        A::DecoderFinal if !config.final_norm => {
-            spread(config, A::decoder_stream(config, config.decoder.n_layers))
+        A::Memory | A::DecoderFinal if let Some(stream) = slot.stream(config) => {
+            spread(config, stream)
         }
         A::Logits => 3.0,
         A::Encoder(..) | A::Decoder(..) | A::Memory | A::DecoderFinal => 1.0,
@@ -323,7 +317,7 @@ impl Maker {
     }
 
     fn norm_i32(&mut self, slot: Slot, cols: usize) -> Vec<u8> {
-        let (input, output) = norm_activations(&self.config, slot);
+        let [input, output] = slot.norm_activations(&self.config).expect("a LayerNorm");
         let scale = |slot| f64::from(format(&self.config, slot).frac_bits).exp2();
         let (d, one_in, one_out) = (cols as f64, scale(input), scale(output));
         let eps = f64::from(self.config.layer_norm_eps) * (d * one_in).powi(2);
@@ -359,39 +353,6 @@ impl Maker {
         let value = one / CACHED_SCALE * 131_072.0;
         let pair = [score as i32, value as i32];
         (0..heads).flat_map(|_| pair).flat_map(i32::to_le_bytes).collect()
-    }
-}
-
-/// What an integer LayerNorm reads and writes.
-fn norm_activations(config: &ModelConfig, slot: Slot) -> (ActivationSlot, ActivationSlot) {
-    use {ActivationSlot as A, DecoderActivation as DA, EncoderActivation as EA};
-    use {DecoderSlot as D, EncoderSlot as E};
-    let pre = config.norm == NormPlace::Pre;
-    let place = |before, after| if pre { before } else { after };
-    match slot {
-        Slot::EncoderNorm => (A::encoder_stream(config, config.encoder.n_layers), A::Memory),
-        Slot::DecoderNorm => (A::decoder_stream(config, config.decoder.n_layers), A::DecoderFinal),
-        Slot::Encoder(l, E::Norm1) => {
-            let input = place(A::encoder_stream(config, l), A::Encoder(l, EA::Sum1));
-            (input, A::Encoder(l, EA::Norm1))
-        }
-        Slot::Encoder(l, _) => {
-            let input = place(A::Encoder(l, EA::Sum1), A::Encoder(l, EA::Sum2));
-            (input, A::Encoder(l, EA::Norm2))
-        }
-        Slot::Decoder(l, D::Norm1) => {
-            let input = place(A::decoder_stream(config, l), A::Decoder(l, DA::Sum1));
-            (input, A::Decoder(l, DA::Norm1))
-        }
-        Slot::Decoder(l, D::Norm2) => {
-            let input = place(A::Decoder(l, DA::Sum1), A::Decoder(l, DA::Sum2));
-            (input, A::Decoder(l, DA::Norm2))
-        }
-        Slot::Decoder(l, _) => {
-            let input = place(A::decoder_middle(config, l), A::Decoder(l, DA::Sum3));
-            (input, A::Decoder(l, DA::Norm3))
-        }
-        _ => unreachable!("no LayerNorm there"),
     }
 }
 

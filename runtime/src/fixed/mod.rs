@@ -157,9 +157,11 @@ impl Precision for FixedPoint {
         Range::of_cache(model, slot)
     }
 
-    fn residual(model: &Model<'_>, stream: ActivationSlot, sum: ActivationSlot) -> Residual {
+    fn residual(model: &Model<'_>, sum: ActivationSlot) -> Residual {
         let formats = model.formats();
-        let multiplier = residual_multiplier(formats.get(stream), formats.get(sum)).unwrap_or(0);
+        let stream = sum.stream(model.config()).map(|stream| formats.get(stream));
+        let multiplier = stream.and_then(|stream| residual_multiplier(stream, formats.get(sum)));
+        let multiplier = multiplier.unwrap_or(0);
         Residual { multiplier, range: Range::of(model, sum) }
     }
 

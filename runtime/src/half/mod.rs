@@ -79,7 +79,7 @@ impl Precision for HalfFloat {
 
     fn cache_range(_: &Model<'_>, _: Slot) {}
 
-    fn residual(_: &Model<'_>, _: ActivationSlot, _: ActivationSlot) {}
+    fn residual(_: &Model<'_>, _: ActivationSlot) {}
 
     fn embed(
         embedding: &Embedding<'_>,

@@ -37,8 +37,6 @@ pub struct AttentionSlots {
     pub query: ActivationSlot,
     /// The context.
     pub context: ActivationSlot,
-    /// The residual stream before.
-    pub stream: ActivationSlot,
     /// The residual stream after.
     pub sum: ActivationSlot,
 }
@@ -126,7 +124,7 @@ impl<'m, P: Precision> MultiHead<'m, P> {
             output: P::linear(model, output),
             shape,
             context_range: P::range(model, slots.context),
-            residual: P::residual(model, slots.stream, slots.sum),
+            residual: P::residual(model, slots.sum),
         }
     }
 

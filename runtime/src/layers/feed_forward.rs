@@ -17,12 +17,12 @@ pub struct FeedForward<'m, P: Precision> {
 }
 
 impl<'m, P: Precision> FeedForward<'m, P> {
-    /// The sublayer with these weights, which writes `hidden` and adds `stream` to give `sum`.
+    /// The sublayer with these weights, which writes `hidden` and adds to the stream to give `sum`.
     pub fn new(
         model: &Model<'m>,
         linear: [Slot; 2],
         hidden: ActivationSlot,
-        [stream, sum]: [ActivationSlot; 2],
+        sum: ActivationSlot,
     ) -> Self {
         let [linear1, linear2] = linear.map(|slot| P::linear(model, slot));
         Self {
@@ -30,7 +30,7 @@ impl<'m, P: Precision> FeedForward<'m, P> {
             linear2,
             activation: model.config().activation,
             hidden_range: P::range(model, hidden),
-            residual: P::residual(model, stream, sum),
+            residual: P::residual(model, sum),
         }
     }
 

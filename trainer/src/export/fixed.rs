@@ -2,8 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use model_format::FileBuilder;
-use model_format::config::NormPlace;
-use model_format::directory::{DecoderSlot, EncoderSlot, Kind, Slot};
+use model_format::directory::{DecoderSlot, Kind, Slot};
 use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
 use model_format::layout::{Layout, LinearI8};
 
@@ -133,7 +132,7 @@ impl Exporter<'_> {
 
     fn norm(&self, slot: Slot) -> Result<Vec<u8>> {
         let config = &self.trained.config;
-        let (input, output) = norm_activations(self.trained, slot)?;
+        let [input, output] = slot.norm_activations(config).context("no LayerNorm")?;
         let (gamma, beta) = self.trained.norm(slot)?;
         let d = f64::from(config.d_model);
         let step = self.formats.step(input);
@@ -197,40 +196,4 @@ fn attention_activations(slot: Slot) -> Result<(ActivationSlot, ActivationSlot)>
         )),
         _ => anyhow::bail!("no heads"),
     }
-}
-
-/// What a LayerNorm reads and writes.
-fn norm_activations(trained: &Trained<'_>, slot: Slot) -> Result<(ActivationSlot, ActivationSlot)> {
-    use {DecoderActivation as D, EncoderActivation as E};
-    let config = &trained.config;
-    let pre = config.norm == NormPlace::Pre;
-    let encoder = |l, a| ActivationSlot::Encoder(l, a);
-    let decoder = |l, a| ActivationSlot::Decoder(l, a);
-    let (before, sum, out) = match slot {
-        Slot::EncoderNorm => {
-            let last = ActivationSlot::encoder_stream(config, config.encoder.n_layers);
-            (last, last, ActivationSlot::Memory)
-        }
-        Slot::DecoderNorm => {
-            let last = ActivationSlot::decoder_stream(config, config.decoder.n_layers);
-            (last, last, ActivationSlot::DecoderFinal)
-        }
-        Slot::Encoder(l, EncoderSlot::Norm1) => {
-            (ActivationSlot::encoder_stream(config, l), encoder(l, E::Sum1), encoder(l, E::Norm1))
-        }
-        Slot::Encoder(l, EncoderSlot::Norm2) => {
-            (encoder(l, E::Sum1), encoder(l, E::Sum2), encoder(l, E::Norm2))
-        }
-        Slot::Decoder(l, DecoderSlot::Norm1) => {
-            (ActivationSlot::decoder_stream(config, l), decoder(l, D::Sum1), decoder(l, D::Norm1))
-        }
-        Slot::Decoder(l, DecoderSlot::Norm2) => {
-            (decoder(l, D::Sum1), decoder(l, D::Sum2), decoder(l, D::Norm2))
-        }
-        Slot::Decoder(l, DecoderSlot::Norm3) => {
-            (ActivationSlot::decoder_middle(config, l), decoder(l, D::Sum3), decoder(l, D::Norm3))
-        }
-        _ => anyhow::bail!("no LayerNorm"),
-    };
-    Ok((if pre { before } else { sum }, out))
 }

@@ -48,9 +48,7 @@ impl ChosenFormats {
         for slot in Slot::all(&config).filter(|slot| rows(&config, *slot) > 0) {
             chosen.fit_output(trained, slot)?;
         }
-        if !config.final_norm {
-            chosen.hand_over();
-        }
+        chosen.hand_over();
         chosen.choose_logits(trained)?;
         Ok(chosen)
     }
@@ -67,13 +65,8 @@ impl ChosenFormats {
 
     /// Without a final LayerNorm a stack's result is its last residual stream.
     fn hand_over(&mut self) {
-        let config = self.config;
-        let (encoder, decoder) = (config.encoder.n_layers, config.decoder.n_layers);
-        for (slot, stream) in [
-            (ActivationSlot::Memory, ActivationSlot::encoder_stream(&config, encoder)),
-            (ActivationSlot::DecoderFinal, ActivationSlot::decoder_stream(&config, decoder)),
-        ] {
-            if slot.is_used(&config) {
+        for slot in [ActivationSlot::Memory, ActivationSlot::DecoderFinal] {
+            if let Some(stream) = slot.stream(&self.config).filter(|_| slot.is_used(&self.config)) {
                 self.set(slot, self.get(stream));
             }
         }
@@ -138,16 +131,11 @@ pub fn rows(config: &ModelConfig, slot: Slot) -> usize {
 
 /// The name under which calibration saw an activation.
 fn name(config: &ModelConfig, slot: ActivationSlot) -> String {
-    let slot = match slot {
-        ActivationSlot::Memory if !config.final_norm => {
-            ActivationSlot::encoder_stream(config, config.encoder.n_layers)
-        }
-        ActivationSlot::DecoderFinal if !config.final_norm => {
-            ActivationSlot::decoder_stream(config, config.decoder.n_layers)
-        }
-        other => other,
+    let seen = match slot {
+        ActivationSlot::Memory | ActivationSlot::DecoderFinal => slot.stream(config),
+        _ => None,
     };
-    slot.to_string()
+    seen.unwrap_or(slot).to_string()
 }
 
 /// As many fractional bits as keep `max` times the headroom inside `bits`.
