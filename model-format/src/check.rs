@@ -4,7 +4,7 @@ use crate::config::Precision;
 use crate::directory::{Expected, Kind, Slot};
 use crate::error::{ModelError, TensorFault};
 use crate::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
-use crate::layout::LinearI8;
+use crate::layout::{LinearF16, LinearInt};
 use crate::model::{ALIGN, Model};
 use crate::numeric::QFormat;
 
@@ -32,12 +32,12 @@ pub(crate) fn weights(model: &Model<'_>) -> Result<(), ModelError> {
         let fault = match slot.expected(model.header().precision, config).kind {
             Kind::LinearI8 => {
                 let x_max = slot.input(config).map(|input| model.formats().get(input).max_abs());
-                rows_i8(&model.linear_i8(slot), x_max)
+                rows_int(&model.linear_int(slot), x_max)
             }
             Kind::LinearF16 => {
                 let linear = model.linear_f16(slot);
-                let bad = linear.weights.iter().chain(linear.bias).position(|w| !is_finite(*w));
-                bad.map(|at| TensorFault::Weight { row: at.checked_div(linear.cols).unwrap_or(0) })
+                let bad = linear.data.iter().chain(linear.bias).position(|w| !is_finite(*w));
+                bad.map(|_| TensorFault::Weight { row: first_bad_row(&linear) })
             }
             _ => None,
         };
@@ -63,7 +63,7 @@ fn place(
         return Err(TensorFault::Shape { found, expected: wanted });
     }
     let len = entry.len as usize;
-    if expected.byte_len() != Some(len) {
+    if expected.byte_len(model.header().layout) != Some(len) {
         return Err(TensorFault::Length { found: entry.len });
     }
     let start = entry.offset as usize;
@@ -86,7 +86,10 @@ const ONE_Q30: i32 = 1 << 30;
 /// The index of the first constant of a tensor that is out of range.
 fn bad_constant(model: &Model<'_>, slot: Slot, kind: Kind) -> Option<usize> {
     match kind {
-        Kind::LinearI8 => first_outside(model.linear_i8(slot).multipliers, 0, i32::MAX),
+        Kind::LinearI8 => {
+            let linear = model.linear_int(slot);
+            (0..linear.rows).position(|row| linear.constants(row).1 < 0)
+        }
         Kind::Multipliers => first_outside(model.multipliers(slot), 0, i32::MAX),
         Kind::Heads => model.pairs(slot).iter().position(|&[score, context]| {
             score < 0 || !(0..=MAX_CONTEXT_MULTIPLIER).contains(&context)
@@ -115,12 +118,18 @@ fn first_outside(values: &[i32], low: i32, high: i32) -> Option<usize> {
     values.iter().position(|value| !(low..=high).contains(value))
 }
 
-fn rows_i8(linear: &LinearI8<'_>, x_max: Option<i64>) -> Option<TensorFault> {
-    for (row, bias) in linear.bias.iter().enumerate() {
-        let weights = linear.row(row);
+/// The first row of a matrix with a number that is not finite.
+fn first_bad_row(linear: &LinearF16<'_>) -> usize {
+    let is_bad = |&row: &usize| !linear.row(row).chain([linear.row_bias(row)]).all(is_finite);
+    (0..linear.rows).find(is_bad).unwrap_or(linear.rows)
+}
+
+fn rows_int(linear: &LinearInt<'_>, x_max: Option<i64>) -> Option<TensorFault> {
+    for row in 0..linear.rows {
+        let (bias, _) = linear.constants(row);
         // Only the magnitude of -128 has bit 7.
         let (mut sum, mut bits) = (0_u32, 0);
-        for weight in weights {
+        for weight in linear.row(row) {
             let magnitude = u32::from(weight.unsigned_abs());
             sum = sum.wrapping_add(magnitude);
             bits |= magnitude;

@@ -5,7 +5,7 @@
 
 use crate::config::{ModelConfig, NormPlace, Output, Positions, Precision};
 use crate::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
-use crate::layout::{linear_f16_len, linear_i8_len};
+use crate::layout::{Layout, linear_f16_len, linear_i8_len};
 
 /// Bytes of a directory entry: kind, 0, rows, cols, 0 0, offset, length.
 pub const ENTRY_LEN: usize = 16;
@@ -85,7 +85,7 @@ pub enum Slot {
 pub enum Kind {
     /// Not part of this model; no bytes.
     Absent = 0,
-    /// `i8` weights, `i32` biases, `i32` multipliers: [`LinearI8`](crate::layout::LinearI8).
+    /// `i8` weights, `i32` biases, `i32` multipliers: [`LinearInt`](crate::layout::LinearInt).
     LinearI8 = 1,
     /// `f16` weights and biases: [`LinearF16`](crate::layout::LinearF16). Code 2 is reserved for
     /// 4-bit weights.
@@ -116,13 +116,13 @@ pub struct Expected {
 impl Expected {
     const ABSENT: Self = Self { kind: Kind::Absent, rows: 0, cols: 0 };
 
-    /// Length of the blob in bytes; `None` where it overflows.
-    pub const fn byte_len(&self) -> Option<usize> {
+    /// Length of the blob in bytes, with matrices in this layout; `None` where it overflows.
+    pub const fn byte_len(&self, layout: Layout) -> Option<usize> {
         let (rows, cols) = (self.rows as usize, self.cols as usize);
         match self.kind {
             Kind::Absent => Some(0),
-            Kind::LinearI8 => linear_i8_len(rows, cols),
-            Kind::LinearF16 => linear_f16_len(rows, cols),
+            Kind::LinearI8 => linear_i8_len(layout, rows, cols),
+            Kind::LinearF16 => linear_f16_len(layout, rows, cols),
             Kind::NormI32 => Some(8 + 8 * cols),
             Kind::NormF16 => Some(4 * cols),
             Kind::Heads | Kind::Frequencies => Some(8 * rows),

@@ -89,6 +89,9 @@ impl Header {
         let Some(layout) = Layout::from_code(byte(file, at::LAYOUT)) else {
             return Err(ConfigField::Layout);
         };
+        if !layout.suits(precision) {
+            return Err(ConfigField::Layout);
+        }
         let mut i = 0;
         while i < at::RESERVED.len() {
             if byte(file, at::RESERVED[i]) != 0 {

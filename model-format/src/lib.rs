@@ -36,6 +36,8 @@ mod check;
 mod envelope;
 mod error;
 mod model;
+#[cfg(feature = "std")]
+mod repack;
 mod vocabulary;
 #[cfg(feature = "std")]
 mod write;
@@ -43,6 +45,8 @@ mod write;
 pub use check::residual_multiplier;
 pub use error::{ModelError, Side, TensorFault, VocabularyFault};
 pub use model::{ALIGN, Checks, Model, NormF16, NormI32};
+#[cfg(feature = "std")]
+pub use repack::repack;
 pub use vocabulary::Vocabulary;
 #[cfg(feature = "std")]
 pub use write::{AlignedBytes, FileBuilder};

@@ -7,7 +7,7 @@ use crate::envelope::{CRC_LEN, Parts, crc32};
 use crate::error::{ModelError, Side, VocabularyFault};
 use crate::formats::{ActivationSlot, FORMAT_LEN, Formats};
 use crate::header::{BLOCK_LEN, BLOCK_OFFSET, Header, HeaderError};
-use crate::layout::{LinearF16, LinearI8, cast, split};
+use crate::layout::{LinearF16, LinearInt, Packing, cast, split};
 use crate::vocabulary::Vocabulary;
 
 /// The alignment of a file in memory, and of the weights and of each tensor in the file.
@@ -128,10 +128,10 @@ impl<'a> Model<'a> {
     }
 
     /// An integer linear tensor; empty where the model has none there.
-    pub fn linear_i8(&self, slot: Slot) -> LinearI8<'a> {
+    pub fn linear_int(&self, slot: Slot) -> LinearInt<'a> {
         let entry = self.entry(slot);
         let (rows, cols) = (usize::from(entry.rows), usize::from(entry.cols));
-        LinearI8::read(self.header.layout, rows, cols, self.blob(entry))
+        LinearInt::read(Packing::of(self.header.layout), rows, cols, self.blob(entry))
     }
 
     /// An `f16` linear tensor; empty where the model has none there.
@@ -168,9 +168,14 @@ impl<'a> Model<'a> {
         cast(self.blob(self.entry(slot)))
     }
 
+    /// A tensor as it lies in the file.
+    pub fn bytes(&self, slot: Slot) -> &'a [u8] {
+        self.blob(self.entry(slot))
+    }
+
     /// Length of a tensor in the file, in bytes.
     pub fn byte_len(&self, slot: Slot) -> usize {
-        self.blob(self.entry(slot)).len()
+        self.bytes(slot).len()
     }
 
     pub(crate) fn entry(&self, slot: Slot) -> Entry {

@@ -25,6 +25,16 @@ pub(crate) struct Place {
     pub slot: usize,
 }
 
+/// What the output projection works on.
+pub(crate) struct OutputInput<'a, P: Precision> {
+    /// What it reads, `[d_model]`.
+    pub hidden: &'a [P::Activation],
+    /// What products need.
+    pub inputs: &'a mut [u8],
+    /// What a search has.
+    pub search: &'a mut [u8],
+}
+
 /// All that the decoder has in the arena.
 pub(crate) struct Decoder<'a, P: Precision> {
     /// Cross keys and values of all layers.
@@ -61,6 +71,7 @@ impl<'a, P: Precision> Decoder<'a, P> {
             step: Step {
                 position,
                 source_len,
+                inputs: carver.take(plan.inputs),
                 x: carver.take(d_model),
                 normed: carver.take(d_model),
                 work: carver.take_rest(),
@@ -80,9 +91,9 @@ impl<'a, P: Precision> Decoder<'a, P> {
         embedding.forward(id, self.step.position, self.rotation, self.step.x);
     }
 
-    /// What the output projection reads once all layers are done, `[d_model]`, and what a search has.
-    pub fn into_output(self) -> (&'a [P::Activation], &'a mut [u8]) {
-        (self.step.x, self.search)
+    /// What the output projection reads once all layers are done.
+    pub fn into_output(self) -> OutputInput<'a, P> {
+        OutputInput { hidden: self.step.x, inputs: self.step.inputs, search: self.search }
     }
 
     /// Runs the layers from `cursor` on as far as `budget` goes; whether they are done.
@@ -153,15 +164,17 @@ impl<'a, P: Precision> Decoder<'a, P> {
 }
 
 /// Cross keys and values of every layer, once per source, from `cursor` on as far as `budget` goes;
-/// whether they are stored. `memory` is `[len, d_model]`.
+/// whether they are stored. `memory` is `[len, d_model]`, `low` what lies below it.
 pub(crate) fn remember_memory<P: Precision>(
     model: &Model<'_>,
     plan: &Plan,
     cursor: &mut Cursor,
     budget: &mut impl Budget,
     memory: &[P::Activation],
-    cross: &mut [u8],
+    low: &mut [u8],
 ) -> bool {
+    let mut carver = Carver::new(low);
+    let (cross, inputs) = (carver.take(plan.cross), carver.take_rest());
     let d_model = usize::from(model.config().d_model);
     let len = memory.len().checked_div(d_model).unwrap_or(0);
     while cursor.layer < model.config().decoder.n_layers {
@@ -169,7 +182,7 @@ pub(crate) fn remember_memory<P: Precision>(
         let place = (usize::from(cursor.layer), d_model);
         let mut cache = layer_cache::<P>(cross, place, plan.limits.source_len.into());
         let units = (len, Costs::of(model.config()).remember());
-        let run = |range| layer.remember::<P>(memory, range, &mut cache);
+        let run = |range| layer.remember::<P>(memory, range, &mut cache, inputs);
         if !cursor.advance(budget, units, run) {
             return false;
         }
@@ -195,7 +208,7 @@ fn layer_cache<P: Precision>(
 #[inline(never)]
 pub(crate) fn project_logits<P: Precision>(
     model: &Model<'_>,
-    hidden: &[P::Activation],
+    (hidden, inputs): (&[P::Activation], &mut [u8]),
     rows: Range<usize>,
     mut sink: impl FnMut(u16, P::Logit),
 ) {
@@ -203,8 +216,7 @@ pub(crate) fn project_logits<P: Precision>(
         true => Slot::TargetEmbedding,
         false => Slot::Output,
     };
-    let linear = P::linear_rows(model, slot, rows.clone());
-    P::project_logits(&linear, hidden, |row, logit| {
-        sink(rows.start.saturating_add(row) as u16, logit);
-    });
+    let input = P::input(hidden, [1, model.config().d_model.into()], inputs);
+    let linear = P::linear(model, slot);
+    P::project_logits(&linear, rows, &input, |row, logit| sink(row as u16, logit));
 }

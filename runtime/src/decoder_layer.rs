@@ -9,7 +9,7 @@ use model_format::formats::{ActivationSlot, DecoderActivation};
 
 use crate::align::Align;
 use crate::arena::Carver;
-use crate::encoder::CopyFrom;
+use crate::encoder::{CopyFrom, chunks, rows_of};
 use crate::layers::{
     AttentionSlots, FeedForward, HeadShape, KeyValueProjection, KvCache, MultiHead, Norm,
     QueryProjection,
@@ -77,11 +77,12 @@ impl<'m> DecoderLayer<'_, 'm> {
         let norm = self.norm::<P>(DecoderSlot::Norm1, DecoderActivation::Norm1);
         let query = QueryProjection::<P>::new(self.model, &self.self_attention());
         let key_value = KeyValueProjection::<P>::new(self.model, &self.self_attention());
-        let Step { position, x, normed, work, .. } = step;
+        let Step { position, x, normed, inputs, work, .. } = step;
         let (to, _) = attention_buffers::<P>(work, x.len(), 0);
         let input = before(self.place(), &norm, x, normed);
-        query.forward(input, to);
-        key_value.remember(input, *position, cache);
+        let input = P::input(input, [1, x.len()], inputs);
+        query.forward(&input, to);
+        key_value.remember(&input, *position, cache);
     }
 
     /// Attention to all positions so far.
@@ -89,10 +90,11 @@ impl<'m> DecoderLayer<'_, 'm> {
     pub fn attend<P: Precision>(self, step: &mut Step<'_, P>, cache: &Cache<'_, P>) {
         let norm = self.norm::<P>(DecoderSlot::Norm1, DecoderActivation::Norm1);
         let attention = MultiHead::<P>::new(self.model, &self.self_attention(), self.heads());
-        let Step { position, x, normed, work, .. } = step;
+        let Step { position, x, normed, inputs, work, .. } = step;
         let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cache.capacity);
         let len = position.saturating_add(1);
-        attention.attend(query, (cache, len), &mut scratch, normed, x, |_, _| ());
+        attention.attend(query, (cache, len), &mut scratch, normed, |_, _| ());
+        attention.output(&P::input(normed, [1, x.len()], inputs), x);
         after(self.place(), &norm, x);
     }
 
@@ -107,29 +109,30 @@ impl<'m> DecoderLayer<'_, 'm> {
         let norm = self.norm::<P>(DecoderSlot::Norm2, DecoderActivation::Norm2);
         let projection = QueryProjection::<P>::new(self.model, &self.cross_attention());
         let attention = MultiHead::<P>::new(self.model, &self.cross_attention(), self.heads());
-        let Step { source_len, x, normed, work, .. } = step;
+        let Step { source_len, x, normed, inputs, work, .. } = step;
         let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cross.capacity);
-        projection.forward(before(self.place(), &norm, x, normed), query);
+        let input = before(self.place(), &norm, x, normed);
+        projection.forward(&P::input(input, [1, x.len()], inputs), query);
         let seen = |head, scratch: AttentionScratch<'_, P>| align.head(self.layer, head, scratch);
-        attention.attend(query, (cross, *source_len), &mut scratch, normed, x, seen);
+        attention.attend(query, (cross, *source_len), &mut scratch, normed, seen);
+        attention.output(&P::input(normed, [1, x.len()], inputs), x);
         after(self.place(), &norm, x);
     }
 
-    /// Cross keys and values of these positions of `memory`.
+    /// Cross keys and values of these positions of `memory`; `inputs` is what products need.
     #[inline(never)]
     pub fn remember<P: Precision>(
         self,
         memory: &[P::Activation],
         positions: Range<usize>,
         cache: &mut Cache<'_, P>,
+        inputs: &mut [u8],
     ) {
         let key_value = KeyValueProjection::<P>::new(self.model, &self.cross_attention());
         let d_model = usize::from(self.model.config().d_model);
-        let first = positions.start.saturating_mul(d_model);
-        // Not zipped: a zip of chunks divides by their length, which could panic for all it knows.
-        let mut rows = memory.get(first..).unwrap_or_default().chunks_exact(d_model.max(1));
-        for position in positions {
-            key_value.remember(rows.next().unwrap_or_default(), position, cache);
+        for chunk in chunks(positions, P::TOKENS) {
+            let input = P::input(rows_of(memory, &chunk, d_model), [chunk.len(), d_model], inputs);
+            key_value.remember(&input, chunk.start, cache);
         }
     }
 
@@ -147,20 +150,20 @@ impl<'m> DecoderLayer<'_, 'm> {
     pub fn feed_forward<P: Precision>(self, step: &mut Step<'_, P>) {
         use {DecoderActivation as A, DecoderSlot as S};
         let norm = self.norm::<P>(S::Norm3, A::Norm3);
+        let stack = &self.model.config().decoder;
         let feed_forward = FeedForward::<P>::new(
             self.model,
+            stack,
             [S::Linear1, S::Linear2].map(|s| self.slot(s)),
-            self.activation(A::Hidden),
-            self.activation(A::Sum3),
+            [A::Hidden, A::Sum3].map(|a| self.activation(a)),
         );
-        let Step { x, normed, work, .. } = step;
-        let d_ff = self.model.config().decoder.d_ff;
-        let hidden = Carver::new(work).take::<P::Activation>(d_ff.into());
+        let Step { x, normed, inputs, work, .. } = step;
+        let hidden = Carver::new(work).take::<P::Activation>(stack.d_ff.into());
         match self.place() {
             NormPlace::Pre => norm.forward(x, normed),
             NormPlace::Post => normed.copy_from(x),
         }
-        feed_forward.forward(normed, hidden, x);
+        feed_forward.forward((normed, 1), hidden, x, inputs);
         after(self.place(), &norm, x);
     }
 }
@@ -208,6 +211,8 @@ pub(crate) struct Step<'a, P: Precision> {
     pub x: &'a mut [P::Activation],
     /// Its norm, then the context, `[d_model]`.
     pub normed: &'a mut [P::Activation],
+    /// What products need.
+    pub inputs: &'a mut [u8],
     /// Attention's or feed-forward's buffers.
     pub work: &'a mut [u8],
 }

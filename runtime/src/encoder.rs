@@ -69,26 +69,25 @@ impl<'m> EncoderLayer<'_, 'm> {
         let norm = self.norm::<P>(S::Norm2, A::Norm2);
         let feed_forward = FeedForward::<P>::new(
             self.model,
+            &self.model.config().encoder,
             [S::Linear1, S::Linear2].map(|s| self.slot(s)),
-            self.activation(A::Hidden),
-            self.activation(A::Sum2),
+            [A::Hidden, A::Sum2].map(|a| self.activation(a)),
         );
         let Shape { d_model, d_ff, .. } = shape;
+        let tokens = most_tokens::<P>(shape);
         let mut carver = Carver::new(scratch);
-        let normed = carver.take::<P::Activation>(d_model);
-        let hidden = carver.take::<P::Activation>(d_ff);
-        let stream = rows_mut(stream, &positions, d_model);
-        for x in stream.chunks_exact_mut(d_model.max(1)) {
+        let normed = carver.take::<P::Activation>(tokens.saturating_mul(d_model));
+        let hidden = carver.take::<P::Activation>(tokens.saturating_mul(d_ff));
+        let inputs = carver.take_rest();
+        for chunk in chunks(positions, tokens) {
+            let x = rows_mut(stream, &chunk, d_model);
             match self.place() {
-                NormPlace::Pre => {
-                    norm.forward(x, normed);
-                    feed_forward.forward(normed, hidden, x);
-                }
-                NormPlace::Post => {
-                    normed.copy_from(x);
-                    feed_forward.forward(normed, hidden, x);
-                    norm.forward_in_place(x);
-                }
+                NormPlace::Pre => norm.forward_all(x, normed, d_model),
+                NormPlace::Post => normed.copy_from(x),
+            }
+            feed_forward.forward((normed, chunk.len()), hidden, x, inputs);
+            if self.place() == NormPlace::Post {
+                norm.forward_all_in_place(x, d_model);
             }
         }
     }
@@ -118,23 +117,20 @@ impl<'m> EncoderLayer<'_, 'm> {
         let query = QueryProjection::<P>::new(self.model, &self.attention());
         let key_value = KeyValueProjection::<P>::new(self.model, &self.attention());
         let d_model = shape.d_model;
-        let AttentionBuffers { queries, mut cache, normed, .. } =
+        let AttentionBuffers { queries, mut cache, normed, inputs, .. } =
             AttentionBuffers::<P>::carve(shape, scratch);
-        // Not zipped: a zip of chunks divides by their length, which could panic for all it knows.
-        let mut rows = rows_mut(queries, &positions, d_model).chunks_exact_mut(d_model.max(1));
-        let mut xs = rows_of(stream, &positions, d_model).chunks_exact(d_model.max(1));
-        for position in positions {
-            let x = xs.next().unwrap_or_default();
-            let row = rows.next().unwrap_or_default();
+        for chunk in chunks(positions, most_tokens::<P>(shape)) {
+            let x = rows_of(stream, &chunk, d_model);
             let x = match self.place() {
                 NormPlace::Pre => {
-                    norm.forward(x, normed);
+                    norm.forward_all(x, normed, d_model);
                     &*normed
                 }
                 NormPlace::Post => x,
             };
-            query.forward(x, row);
-            key_value.remember(x, position, &mut cache);
+            let input = P::input(x, [chunk.len(), d_model], inputs);
+            query.forward(&input, rows_mut(queries, &chunk, d_model));
+            key_value.remember(&input, chunk.start, &mut cache);
         }
     }
 
@@ -152,22 +148,37 @@ impl<'m> EncoderLayer<'_, 'm> {
         let heads = HeadShape { n_heads: config.encoder.n_heads.into(), d_k: config.encoder_d_k() };
         let attention = MultiHead::<P>::new(self.model, &self.attention(), heads);
         let Shape { len, d_model, .. } = shape;
-        let AttentionBuffers { queries, cache, normed, mut scratch } =
+        let AttentionBuffers { queries, cache, normed: contexts, inputs, mut scratch } =
             AttentionBuffers::<P>::carve(shape, scratch);
-        let mut rows = rows_of(queries, &positions, d_model).chunks_exact(d_model.max(1));
-        let xs = rows_mut(stream, &positions, d_model);
-        for x in xs.chunks_exact_mut(d_model.max(1)) {
-            let query = rows.next().unwrap_or_default();
-            attention.attend(query, (&cache, len), &mut scratch, normed, x, |_, _| ());
+        for chunk in chunks(positions, most_tokens::<P>(shape)) {
+            let queries = rows_of(queries, &chunk, d_model).chunks_exact(d_model.max(1));
+            let mut rows = contexts.chunks_exact_mut(d_model.max(1));
+            for query in queries {
+                let context = rows.next().unwrap_or_default();
+                attention.attend(query, (&cache, len), &mut scratch, context, |_, _| ());
+            }
+            let x = rows_mut(stream, &chunk, d_model);
+            attention.output(&P::input(contexts, [chunk.len(), d_model], inputs), x);
             if self.place() == NormPlace::Post {
-                norm.forward_in_place(x);
+                norm.forward_all_in_place(x, d_model);
             }
         }
     }
 }
 
+/// Tokens that products take together.
+fn most_tokens<P: Precision>(shape: Shape) -> usize {
+    P::TOKENS.min(shape.capacity)
+}
+
+/// `positions` in pieces of at most `tokens`.
+pub(crate) fn chunks(positions: Range<usize>, tokens: usize) -> impl Iterator<Item = Range<usize>> {
+    let starts = positions.clone().step_by(tokens.max(1));
+    starts.map(move |start| start..start.saturating_add(tokens).min(positions.end))
+}
+
 /// The rows of these positions in `[len, d_model]`.
-fn rows_of<'x, T>(x: &'x [T], positions: &Range<usize>, d_model: usize) -> &'x [T] {
+pub(crate) fn rows_of<'x, T>(x: &'x [T], positions: &Range<usize>, d_model: usize) -> &'x [T] {
     let range = positions.start.saturating_mul(d_model)..positions.end.saturating_mul(d_model);
     x.get(range).unwrap_or_default()
 }
@@ -184,8 +195,10 @@ struct AttentionBuffers<'a, P: Precision> {
     queries: &'a mut [P::Activation],
     /// Keys and values.
     cache: KvCache<'a, P::Cached>,
-    /// `[d_model]`: the norm is dead once query, key and value are made; the context takes its place.
+    /// `[tokens, d_model]`: norms, which are dead once query, key and value are made; then contexts.
     normed: &'a mut [P::Activation],
+    /// What products need.
+    inputs: &'a mut [u8],
     /// Of one head.
     scratch: AttentionScratch<'a, P>,
 }
@@ -198,11 +211,12 @@ impl<'a, P: Precision> AttentionBuffers<'a, P> {
         Self {
             queries: carver.take(len),
             cache: KvCache { keys: carver.take(len), values: carver.take(len), capacity },
-            normed: carver.take(d_model),
+            normed: carver.take(most_tokens::<P>(shape).saturating_mul(d_model)),
             scratch: AttentionScratch {
                 scores: carver.take(capacity),
                 probabilities: carver.take(capacity),
             },
+            inputs: carver.take_rest(),
         }
     }
 }

@@ -15,6 +15,7 @@ use model_format::header::{Header, HeaderError};
 
 use crate::arena::ARENA_ALIGN;
 use crate::budget::largest_unit;
+use crate::kernels;
 use crate::search::{Beam, Candidate, Hypothesis, Link};
 use crate::tokenizer::TokenId;
 
@@ -52,6 +53,8 @@ pub struct Plan {
     pub search: usize,
     /// Decoder scratch, after the search.
     pub decoder_scratch: usize,
+    /// Of that, what the inputs of products need.
+    pub inputs: usize,
     /// All of it.
     pub total: usize,
 }
@@ -62,12 +65,30 @@ struct Sizes {
     cached: usize,
     score: usize,
     probability: usize,
+    /// Most tokens of a product.
+    tokens: usize,
 }
 
 const fn sizes(precision: Precision) -> Sizes {
     match precision {
-        Precision::FixedPoint => Sizes { activation: 2, cached: 1, score: 4, probability: 2 },
-        Precision::HalfFloat => Sizes { activation: 4, cached: 4, score: 4, probability: 4 },
+        Precision::FixedPoint => {
+            Sizes { activation: 2, cached: 1, score: 4, probability: 2, tokens: kernels::TOKENS }
+        }
+        Precision::HalfFloat => Sizes {
+            activation: 4,
+            cached: 4,
+            score: 4,
+            probability: 4,
+            tokens: kernels::float::TOKENS,
+        },
+    }
+}
+
+/// What the kernels of this build make of an input of `cols` columns.
+const fn input_len(precision: Precision, cols: usize) -> usize {
+    match precision {
+        Precision::FixedPoint => padded(kernels::scratch_len(cols)),
+        Precision::HalfFloat => 0,
     }
 }
 
@@ -114,11 +135,16 @@ impl Plan {
             false => 0,
         };
         let memory = buffer(source * d_model, size.activation);
-        let encoder_scratch = encoder_scratch(config, &size, source);
-        let memory_offset = max(encoder_scratch, cross);
+        let encoder_scratch = encoder_scratch(header, &size, source);
+        let remember = match config.has_cross_attention() {
+            true => cross.saturating_add(input_len(header.precision, d_model)),
+            false => 0,
+        };
+        let memory_offset = max(encoder_scratch, remember);
         let self_cache =
             buffer(limits.target_len as usize * d_model, size.cached).saturating_mul(2 * n_layers);
-        let decoder_scratch = decoder_scratch(config, &size, limits);
+        let inputs = input_len(header.precision, max(d_model, config.decoder.d_ff as usize));
+        let decoder_scratch = decoder_scratch(config, &size, limits, inputs);
         let search = search_buffers(config, limits);
         let decoder = cross
             .saturating_add(self_cache.saturating_mul(max(limits.beams as usize, 1)))
@@ -134,6 +160,7 @@ impl Plan {
             self_cache,
             search,
             decoder_scratch,
+            inputs,
             total,
         }
     }
@@ -185,19 +212,24 @@ const fn search_buffers(config: &ModelConfig, limits: Limits) -> usize {
 }
 
 /// The largest of the encoder's three phases: embedding, attention, feed-forward. A classifier's mean
-/// needs no more than any of them.
-const fn encoder_scratch(config: &ModelConfig, size: &Sizes, source: usize) -> usize {
+/// needs no more than any of them, nor does the output projection.
+const fn encoder_scratch(header: &Header, size: &Sizes, source: usize) -> usize {
+    let config = &header.config;
     if !config.has_encoder() {
         return 0;
     }
-    let d_model = config.d_model as usize;
+    let (d_model, d_ff) = (config.d_model as usize, config.encoder.d_ff as usize);
+    let tokens = if source < size.tokens { source } else { size.tokens };
     let embed = buffer(rotation_len(config), ROTATION_SIZE);
+    let normed = buffer(tokens.saturating_mul(d_model), size.activation);
     let attention = buffer(source * d_model, size.activation)
         .saturating_add(buffer(source * d_model, size.cached).saturating_mul(2))
-        .saturating_add(buffer(d_model, size.activation))
-        .saturating_add(attention_scratch(size, source));
-    let feed_forward =
-        buffer(d_model, size.activation) + buffer(config.encoder.d_ff as usize, size.activation);
+        .saturating_add(normed)
+        .saturating_add(attention_scratch(size, source))
+        .saturating_add(input_len(header.precision, d_model));
+    let feed_forward = normed
+        .saturating_add(buffer(tokens.saturating_mul(d_ff), size.activation))
+        .saturating_add(input_len(header.precision, max(d_model, d_ff)));
     max(embed, max(attention, feed_forward))
 }
 
@@ -207,7 +239,12 @@ const fn attention_scratch(size: &Sizes, len: usize) -> usize {
 }
 
 /// Rotation, stream and norm, and the larger of attention (with a query) and feed-forward.
-const fn decoder_scratch(config: &ModelConfig, size: &Sizes, limits: Limits) -> usize {
+const fn decoder_scratch(
+    config: &ModelConfig,
+    size: &Sizes,
+    limits: Limits,
+    inputs: usize,
+) -> usize {
     if !config.has_decoder() {
         return 0;
     }
@@ -217,6 +254,7 @@ const fn decoder_scratch(config: &ModelConfig, size: &Sizes, limits: Limits) -> 
     let feed_forward = buffer(config.decoder.d_ff as usize, size.activation);
     buffer(rotation_len(config), ROTATION_SIZE)
         + 2 * buffer(d_model, size.activation)
+        + inputs
         + max(attention, feed_forward)
 }
 

@@ -89,10 +89,13 @@ pub enum Position<'a, 'm, P: Precision> {
 
 /// The operations of a layer on one number type. Every output is written in full.
 ///
-/// Shapes: `x` is `[cols]` and `out` `[rows]` of the weights.
+/// Shapes: the input of a product is `[tokens, cols]` and `out` `[tokens, rows]` of the weights; elsewhere
+/// `x` and `out` are `[d_model]`.
 pub trait Precision: sealed::Sealed + Copy + 'static {
     /// How files store it.
     const STORED: Stored;
+    /// Most tokens that products take together.
+    const TOKENS: usize;
     /// Activations.
     type Activation: Number;
     /// Elements of the key and value caches.
@@ -103,6 +106,8 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     type Probability: Number;
     /// What the output layer gives.
     type Logit: Logit + Number;
+    /// Activations made ready for products.
+    type Input<'x>: Copy;
     /// Weights of a linear layer.
     type Linear<'m>: Copy;
     /// Weights of a LayerNorm.
@@ -118,8 +123,6 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
 
     /// Linear weights of `model`.
     fn linear<'m>(model: &Model<'m>, slot: Slot) -> Self::Linear<'m>;
-    /// These rows of linear weights of `model`.
-    fn linear_rows<'m>(model: &Model<'m>, slot: Slot, rows: Range<usize>) -> Self::Linear<'m>;
     /// LayerNorm weights of `model`.
     fn norm<'m>(model: &Model<'m>, slot: Slot) -> Self::Norm<'m>;
     /// Head constants of `model`.
@@ -140,39 +143,47 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
         position: &Position<'_, '_, Self>,
         out: &mut [Self::Activation],
     );
-    /// `out = W x + b`.
+    /// Makes `x` `[tokens, cols]`, at most [`TOKENS`](Self::TOKENS), ready for products with any number
+    /// of matrices; `scratch` is what the plan counted for it.
+    fn input<'x>(
+        x: &'x [Self::Activation],
+        shape: [usize; 2],
+        scratch: &'x mut [u8],
+    ) -> Self::Input<'x>;
+    /// `out = W x + b` for every token.
     fn project(
         linear: &Self::Linear<'_>,
-        x: &[Self::Activation],
+        input: &Self::Input<'_>,
         range: Self::Range,
         out: &mut [Self::Activation],
     );
-    /// `out = activation(W x + b)`.
+    /// `out = activation(W x + b)` for every token.
     fn project_activated(
         linear: &Self::Linear<'_>,
-        x: &[Self::Activation],
+        input: &Self::Input<'_>,
         activation: Activation,
         range: Self::Range,
         out: &mut [Self::Activation],
     );
-    /// `stream = stream + W x + b`.
+    /// `stream = stream + W x + b` for every token.
     fn project_add(
         linear: &Self::Linear<'_>,
-        x: &[Self::Activation],
+        input: &Self::Input<'_>,
         residual: Self::Residual,
         stream: &mut [Self::Activation],
     );
-    /// `put(row, W x + b)` in the cache's numbers.
+    /// `put(token, row, W x + b)` in the cache's numbers; within a token rows ascend.
     fn project_cached(
         linear: &Self::Linear<'_>,
-        x: &[Self::Activation],
+        input: &Self::Input<'_>,
         range: Self::Range,
-        put: impl FnMut(usize, Self::Cached),
+        put: impl FnMut(usize, usize, Self::Cached),
     );
-    /// `sink(row, W x + b)` as logits, rows ascending.
+    /// `sink(row, W x + b)` as logits of one token, for these rows, ascending.
     fn project_logits(
         linear: &Self::Linear<'_>,
-        x: &[Self::Activation],
+        rows: Range<usize>,
+        input: &Self::Input<'_>,
         sink: impl FnMut(usize, Self::Logit),
     );
     /// `out = mean(rows)` column by column; `out` is `[d_model]`, `rows` `[len, d_model]` and not

@@ -8,7 +8,7 @@ use crate::arena::Carver;
 use crate::beam_cache::SearchBuffers;
 use crate::budget::{Budget, Costs, Cursor, OUTPUT_ROWS};
 use crate::choice::{Choice, Chosen, Context};
-use crate::decoder::{Decoder, Place, project_logits, remember_memory};
+use crate::decoder::{Decoder, OutputInput, Place, project_logits, remember_memory};
 use crate::encoder::{self, Shape, encode};
 use crate::generation::{Generation, Poll, StopReason, label_count};
 use crate::plan::Plan;
@@ -228,7 +228,7 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
         let config = model.config();
         let rows = usize::from(config.target_vocab);
         let units = (rows.div_ceil(OUTPUT_ROWS), Costs::of(config).output());
-        let (hidden, search) = output_input::<P>(model, plan, arena, place);
+        let OutputInput { hidden, inputs, search } = output_input::<P>(model, plan, arena, place);
         let logits = match C::NEEDS_BUFFERS {
             true => SearchBuffers::<P>::carve(model, plan, search).logits,
             false => &mut [],
@@ -236,7 +236,7 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
         cursor.advance(budget, units, |range| {
             let range = range.start.saturating_mul(OUTPUT_ROWS)
                 ..range.end.saturating_mul(OUTPUT_ROWS).min(rows);
-            project_logits::<P>(model, hidden, range, |id, logit| {
+            project_logits::<P>(model, (hidden, inputs), range, |id, logit| {
                 observe(id, logit);
                 choice.push(id, logit);
                 if C::NEEDS_BUFFERS
@@ -249,13 +249,13 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
     }
 }
 
-/// What the output projection reads, `[d_model]`, and what a search has.
+/// What the output projection works on.
 fn output_input<'a, P: Precision>(
     model: &Model<'_>,
     plan: &Plan,
     arena: &'a mut [u8],
     place: Place,
-) -> (&'a [P::Activation], &'a mut [u8]) {
+) -> OutputInput<'a, P> {
     let config = model.config();
     let d_model = usize::from(config.d_model);
     match config.family {
@@ -264,12 +264,15 @@ fn output_input<'a, P: Precision>(
         }
         Family::Classifier => {
             let (low, _) = encoder::buffers::<P>(model, plan, arena, 0);
-            (Carver::new(low).take(d_model), &mut [])
+            let mut carver = Carver::new(low);
+            let hidden = carver.take(d_model);
+            OutputInput { hidden, inputs: carver.take_rest(), search: &mut [] }
         }
         Family::Tagger => {
             let row = place.position.saturating_add(config.source_frame.has_start().into());
-            let (_, memory) = encoder::buffers::<P>(model, plan, arena, row.saturating_add(1));
-            (memory.get(row.saturating_mul(d_model)..).unwrap_or_default(), &mut [])
+            let (inputs, memory) = encoder::buffers::<P>(model, plan, arena, row.saturating_add(1));
+            let hidden = memory.get(row.saturating_mul(d_model)..).unwrap_or_default();
+            OutputInput { hidden, inputs, search: &mut [] }
         }
     }
 }

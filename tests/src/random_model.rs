@@ -11,7 +11,7 @@ use model_format::config::{
 use model_format::directory::{DecoderSlot, EncoderSlot, Kind, Slot};
 use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
 use model_format::header::Header;
-use model_format::layout::{Layout, LinearF16, LinearI8};
+use model_format::layout::{Layout, LinearF16, LinearInt};
 use model_format::numeric::QFormat;
 use model_format::{AlignedBytes, FileBuilder};
 
@@ -206,7 +206,7 @@ impl Maker {
         let weights: Vec<i8> = (0..rows * cols).map(|_| self.random.within(top) as i8).collect();
         let Some(input) = slot.input(&self.config) else {
             let multipliers = self.look_up(rows);
-            return LinearI8::pack(Layout::RowMajor, &weights, &vec![0; rows], &multipliers);
+            return LinearInt::pack(Layout::RowMajor, &weights, &vec![0; rows], &multipliers);
         };
         let acc_spread = deviation(top) * (cols as f64).sqrt() * self.units(input);
         let (out, has_bias) = (self.output_units(slot), self.has_bias(slot));
@@ -219,7 +219,7 @@ impl Maker {
                 (out / acc_spread * eagerness * self.row_scale(slot, row) * TWO_32) as i32
             })
             .collect();
-        LinearI8::pack(Layout::RowMajor, &weights, &bias, &multipliers)
+        LinearInt::pack(Layout::RowMajor, &weights, &bias, &multipliers)
     }
 
     fn linear_f16(&mut self, slot: Slot, rows: usize, cols: usize) -> Vec<u8> {

@@ -34,7 +34,7 @@ fn unpack(file: &Model<'_>) -> TrainedModel {
         match slot.expected(Precision::HalfFloat, config).kind {
             Kind::LinearF16 => {
                 let linear = file.linear_f16(slot);
-                tensors.insert(format!("{slot}.weight"), wide(linear.weights));
+                tensors.insert(format!("{slot}.weight"), wide(linear.data));
                 tensors.insert(format!("{slot}.bias"), wide(linear.bias));
             }
             Kind::NormF16 => {

@@ -1,63 +1,64 @@
-//! Matrix times vector in blocks of four rows, with the epilogue of the caller.
+//! Matrix times vectors in blocks of rows, with the epilogue of the caller.
 
 use core::ops::Range;
 
-use model_format::layout::LinearI8;
-use model_format::numeric::rescale;
+use model_format::layout::LinearInt;
 
-use crate::kernels::{dot, dot4};
+use crate::kernels::{self, Block, Input, ROWS, TOKENS, dot, dot4};
 use crate::precision::Rows;
 
-/// The matrix of these rows alone.
-pub fn rows<'m>(linear: &LinearI8<'m>, rows: Range<usize>) -> LinearI8<'m> {
-    let first = rows.start.saturating_mul(linear.cols);
-    let end = rows.end.saturating_mul(linear.cols);
-    LinearI8 {
-        rows: rows.len(),
-        weights: linear.weights.get(first..end).unwrap_or_default(),
-        bias: linear.bias.get(rows.clone()).unwrap_or_default(),
-        multipliers: linear.multipliers.get(rows).unwrap_or_default(),
-        ..*linear
+/// `each(token, row, outputs)` for the blocks of these rows, ascending; `rows` start on a multiple of 4.
+#[inline(always)]
+pub fn for_each_block(
+    linear: &LinearInt<'_>,
+    rows: Range<usize>,
+    input: &Input<'_>,
+    mut each: impl FnMut(usize, usize, &[i32]),
+) {
+    #[cfg(feature = "mac-counts")]
+    crate::macs::count(rows.len().saturating_mul(input.tokens), input.cols);
+    let mut block: Block = [[0; ROWS]; TOKENS];
+    let end = rows.end.min(linear.rows);
+    let mut first = rows.start;
+    while first < end {
+        kernels::block(linear, first, input, &mut block);
+        let count = end.saturating_sub(first).min(ROWS);
+        for (token, outputs) in block.iter().enumerate().take(input.tokens) {
+            each(token, first, outputs.get(..count).unwrap_or_default());
+        }
+        first = first.saturating_add(ROWS);
     }
 }
 
-/// `each(row, rescale(bias + W[row] x, multiplier))`, rows ascending.
+/// `each(token, row, output)` for these rows; within a token ascending.
 #[inline(always)]
-pub fn for_each_row(linear: &LinearI8<'_>, x: &[i16], mut each: impl FnMut(usize, i32)) {
-    let mut rows = (0..).zip(linear.bias.iter().zip(linear.multipliers));
-    for_each_acc(linear, x, |acc| {
-        if let Some((row, (&bias, &multiplier))) = rows.next() {
-            each(row, rescale(acc.wrapping_add(bias), multiplier));
+pub fn for_each_row(
+    linear: &LinearInt<'_>,
+    rows: Range<usize>,
+    input: &Input<'_>,
+    mut each: impl FnMut(usize, usize, i32),
+) {
+    for_each_block(linear, rows, input, |token, first, outputs| {
+        for (row, &output) in (first..).zip(outputs) {
+            each(token, row, output);
         }
     });
 }
 
-/// `out[row] = epilogue(out[row], rescale(bias + W[row] x, multiplier))`.
+/// `out[token, row] = epilogue(out[token, row], output)`.
 #[inline(always)]
 pub fn write(
-    linear: &LinearI8<'_>,
-    x: &[i16],
+    linear: &LinearInt<'_>,
+    input: &Input<'_>,
     out: &mut [i16],
     epilogue: impl Fn(i16, i32) -> i16,
 ) {
-    let mut rows = out.iter_mut().zip(linear.bias.iter().zip(linear.multipliers));
-    for_each_acc(linear, x, |acc| {
-        if let Some((out, (&bias, &multiplier))) = rows.next() {
-            *out = epilogue(*out, rescale(acc.wrapping_add(bias), multiplier));
+    for_each_block(linear, 0..linear.rows, input, |token, first, outputs| {
+        let start = token.saturating_mul(linear.rows).saturating_add(first);
+        for (out, &output) in out.get_mut(start..).unwrap_or_default().iter_mut().zip(outputs) {
+            *out = epilogue(*out, output);
         }
     });
-}
-
-/// The raw accumulators of a matrix, rows ascending.
-#[inline(always)]
-fn for_each_acc(linear: &LinearI8<'_>, x: &[i16], each: impl FnMut(i32)) {
-    let rows = Rows {
-        data: linear.weights,
-        stride: linear.cols,
-        rows: linear.rows,
-        cols: linear.cols.min(x.len()),
-    };
-    for_each_dot(rows, x, each);
 }
 
 /// `out[row] = epilogue(rows[row] x)`.

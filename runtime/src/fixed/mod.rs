@@ -14,10 +14,11 @@ use model_format::NormI32;
 use model_format::config::{Activation, Precision as Stored};
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
-use model_format::layout::LinearI8;
+use model_format::layout::LinearInt;
 use model_format::numeric::rescale;
 use model_format::residual_multiplier;
 
+use crate::kernels::{self, Input};
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
 
 /// Integer arithmetic: the same bits on every processor.
@@ -58,6 +59,11 @@ impl Range {
         }
     }
 
+    /// Least and largest value.
+    fn bounds(self) -> [i32; 2] {
+        [self.low, self.high]
+    }
+
     /// Nearest value of the range; `low <= high` by construction.
     #[inline(always)]
     fn saturate(self, value: i32) -> i16 {
@@ -69,6 +75,9 @@ impl Range {
         value.max(self.low).min(self.high) as i16
     }
 }
+
+/// Kernels that saturate by themselves do not count.
+const COUNTS_SATURATIONS: bool = cfg!(feature = "saturation-counts");
 
 /// How a residual stream enters a sum.
 #[derive(Debug, Clone, Copy)]
@@ -85,8 +94,9 @@ const EMBEDDING_SHIFT: u32 = 24;
 /// A table of embeddings with the multipliers of the look-up.
 #[derive(Debug, Clone, Copy)]
 pub struct Embedding<'m> {
-    table: LinearI8<'m>,
-    multipliers: &'m [i32],
+    table: LinearInt<'m>,
+    /// Those of the look-up where the table's own are the output's.
+    multipliers: Option<&'m [i32]>,
     range: Range,
     /// Right shift from Q30 to the output.
     position_shift: u32,
@@ -95,9 +105,11 @@ pub struct Embedding<'m> {
 impl Embedding<'_> {
     /// `table[id]` in the format of the output, before saturation.
     fn row(&self, id: usize) -> impl Iterator<Item = i32> {
-        let multiplier = self.multipliers.get(id).copied().unwrap_or(0);
-        let row = self.table.row(id).iter();
-        row.map(move |&w| rescale(i32::from(w) << EMBEDDING_SHIFT, multiplier))
+        let multiplier = match self.multipliers {
+            Some(multipliers) => multipliers.get(id).copied().unwrap_or(0),
+            None => self.table.constants(id).1,
+        };
+        self.table.row(id).map(move |w| rescale(i32::from(w) << EMBEDDING_SHIFT, multiplier))
     }
 
     fn position(&self, q30: i32) -> i32 {
@@ -108,24 +120,22 @@ impl Embedding<'_> {
 
 impl Precision for FixedPoint {
     const STORED: Stored = Stored::FixedPoint;
+    const TOKENS: usize = kernels::TOKENS;
     type Activation = i16;
     type Cached = i8;
     type Score = i32;
     type Probability = i16;
     type Logit = i32;
-    type Linear<'m> = LinearI8<'m>;
+    type Input<'x> = Input<'x>;
+    type Linear<'m> = LinearInt<'m>;
     type Norm<'m> = NormI32<'m>;
     type Heads<'m> = &'m [[i32; 2]];
     type Embedding<'m> = Embedding<'m>;
     type Range = Range;
     type Residual = Residual;
 
-    fn linear<'m>(model: &Model<'m>, slot: Slot) -> LinearI8<'m> {
-        model.linear_i8(slot)
-    }
-
-    fn linear_rows<'m>(model: &Model<'m>, slot: Slot, rows: ops::Range<usize>) -> LinearI8<'m> {
-        linear::rows(&model.linear_i8(slot), rows)
+    fn linear<'m>(model: &Model<'m>, slot: Slot) -> LinearInt<'m> {
+        model.linear_int(slot)
     }
 
     fn norm<'m>(model: &Model<'m>, slot: Slot) -> NormI32<'m> {
@@ -137,12 +147,9 @@ impl Precision for FixedPoint {
     }
 
     fn embedding<'m>(model: &Model<'m>, slot: Slot, output: ActivationSlot) -> Embedding<'m> {
-        let table = model.linear_i8(slot);
+        let table = model.linear_int(slot);
         let is_tied = slot == Slot::TargetEmbedding && model.config().output.is_tied();
-        let multipliers = match is_tied {
-            true => model.multipliers(Slot::TargetEmbeddingScale),
-            false => table.multipliers,
-        };
+        let multipliers = is_tied.then(|| model.multipliers(Slot::TargetEmbeddingScale));
         let format = model.formats().get(output);
         let position_shift =
             30_u32.saturating_add_signed(-i32::from(format.frac_bits)).clamp(1, 31);
@@ -195,44 +202,64 @@ impl Precision for FixedPoint {
         }
     }
 
-    fn project(linear: &LinearI8<'_>, x: &[i16], range: Range, out: &mut [i16]) {
-        linear::write(linear, x, out, |_, value| range.saturate(value));
+    fn input<'x>(x: &'x [i16], shape: [usize; 2], scratch: &'x mut [u8]) -> Input<'x> {
+        Input::new(x, shape, scratch)
+    }
+
+    fn project(linear: &LinearInt<'_>, input: &Input<'_>, range: Range, out: &mut [i16]) {
+        if COUNTS_SATURATIONS || !kernels::try_project(linear, input, range.bounds(), out) {
+            linear::write(linear, input, out, |_, value| range.saturate(value));
+        }
     }
 
     fn project_activated(
-        linear: &LinearI8<'_>,
-        x: &[i16],
+        linear: &LinearInt<'_>,
+        input: &Input<'_>,
         activation: Activation,
         range: Range,
         out: &mut [i16],
     ) {
         match activation {
-            Activation::Relu => {
-                let range = Range { low: 0, ..range };
-                linear::write(linear, x, out, |_, value| range.saturate(value));
-            }
-            _ => project_gated(linear, x, activation, range, out),
+            Activation::Relu => Self::project(linear, input, Range { low: 0, ..range }, out),
+            _ => project_gated(linear, input, activation, range, out),
         }
     }
 
-    fn project_add(linear: &LinearI8<'_>, x: &[i16], residual: Residual, stream: &mut [i16]) {
-        linear::write(linear, x, stream, |old, value| {
-            let kept = rescale(i32::from(old) << RESIDUAL_SHIFT, residual.multiplier);
-            residual.range.saturate(value.saturating_add(kept))
-        });
+    fn project_add(
+        linear: &LinearInt<'_>,
+        input: &Input<'_>,
+        Residual { multiplier, range }: Residual,
+        stream: &mut [i16],
+    ) {
+        let bounds = range.bounds();
+        if COUNTS_SATURATIONS
+            || !kernels::try_project_add(linear, input, multiplier, bounds, stream)
+        {
+            linear::write(linear, input, stream, |old, value| {
+                let kept = rescale(i32::from(old) << RESIDUAL_SHIFT, multiplier);
+                range.saturate(value.saturating_add(kept))
+            });
+        }
     }
 
     fn project_cached(
-        linear: &LinearI8<'_>,
-        x: &[i16],
+        linear: &LinearInt<'_>,
+        input: &Input<'_>,
         range: Range,
-        mut put: impl FnMut(usize, i8),
+        mut put: impl FnMut(usize, usize, i8),
     ) {
-        linear::for_each_row(linear, x, |row, value| put(row, range.saturate(value) as i8));
+        linear::for_each_row(linear, 0..linear.rows, input, |token, row, value| {
+            put(token, row, range.saturate(value) as i8);
+        });
     }
 
-    fn project_logits(linear: &LinearI8<'_>, x: &[i16], sink: impl FnMut(usize, i32)) {
-        linear::for_each_row(linear, x, sink);
+    fn project_logits(
+        linear: &LinearInt<'_>,
+        rows: ops::Range<usize>,
+        input: &Input<'_>,
+        mut sink: impl FnMut(usize, i32),
+    ) {
+        linear::for_each_row(linear, rows, input, |_, row, logit| sink(row, logit));
     }
 
     fn mean(rows: &[i16], out: &mut [i16]) {
@@ -291,12 +318,12 @@ impl Precision for FixedPoint {
 /// On its own, so that models with ReLU do not carry it through their registers.
 #[inline(never)]
 fn project_gated(
-    linear: &LinearI8<'_>,
-    x: &[i16],
+    linear: &LinearInt<'_>,
+    input: &Input<'_>,
     activation: Activation,
     range: Range,
     out: &mut [i16],
 ) {
     let smooth = |value| activation::smooth(activation, value, range.frac_bits);
-    linear::write(linear, x, out, |_, value| range.saturate(smooth(value)));
+    linear::write(linear, input, out, |_, value| range.saturate(smooth(value)));
 }

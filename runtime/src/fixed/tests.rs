@@ -4,10 +4,11 @@ use std::vec::Vec;
 
 use model_format::NormI32;
 use model_format::config::Activation;
-use model_format::layout::{Layout, LinearI8};
+use model_format::layout::{LinearInt, Packing};
 use proptest::prelude::*;
 
 use super::{Embedding, FixedPoint, Range, Residual};
+use crate::kernels::{Input, scratch_len};
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision, Rows};
 
 const WIDE: Range = Range { low: -32768, high: 32767, ..NO_TENSOR };
@@ -27,15 +28,22 @@ struct Case {
 }
 
 impl Case {
-    fn linear(&self) -> LinearI8<'_> {
-        LinearI8 {
-            layout: Layout::RowMajor,
+    fn linear(&self) -> LinearInt<'_> {
+        LinearInt {
+            packing: Packing::RowMajor,
             rows: self.bias.len(),
             cols: self.cols,
-            weights: &self.weights,
+            data: &self.weights,
             bias: &self.bias,
             multipliers: &self.multipliers,
         }
+    }
+
+    /// Shows `see` the input, ready.
+    fn with_input<R>(&self, see: impl FnOnce(&Input<'_>) -> R) -> R {
+        let mut scratch = vec![0_u32; scratch_len(self.cols).div_ceil(4)];
+        let scratch = bytemuck::cast_slice_mut(&mut scratch);
+        see(&Input::new(&self.x, [1, self.cols], scratch))
     }
 
     /// `(b + W x) m / 2^32`, the real value of every output in its own units.
@@ -92,9 +100,11 @@ proptest! {
     #[test]
     fn project_is_within_half_a_unit(case in case()) {
         let mut out = vec![0; case.bias.len()];
-        FixedPoint::project(&case.linear(), &case.x, WIDE, &mut out);
+        let linear = case.linear();
+        case.with_input(|x| FixedPoint::project(&linear, x, WIDE, &mut out));
         check(&out, case.truth(), ROUNDED_ONCE)?;
-        FixedPoint::project_activated(&case.linear(), &case.x, Activation::Relu, WIDE, &mut out);
+        let relu = Activation::Relu;
+        case.with_input(|x| FixedPoint::project_activated(&linear, x, relu, WIDE, &mut out));
         check(&out, case.truth().into_iter().map(|v| v.max(0.0)), ROUNDED_ONCE)?;
     }
 
@@ -103,7 +113,7 @@ proptest! {
         let residual = Residual { multiplier: 1 << exponent, range: WIDE };
         let stream: Vec<i16> = (0..case.bias.len()).map(|i| seed.wrapping_mul(i as i16 + 3)).collect();
         let mut sum = stream.clone();
-        FixedPoint::project_add(&case.linear(), &case.x, residual, &mut sum);
+        case.with_input(|x| FixedPoint::project_add(&case.linear(), x, residual, &mut sum));
         let scale = 2_f64.powi(exponent as i32 + 14 - 32);
         let truth = case.truth().into_iter().zip(&stream).map(|(v, &s)| v + f64::from(s) * scale);
         check(&sum, truth, ROUNDED_TWICE)?;
@@ -113,9 +123,14 @@ proptest! {
     fn cache_and_logits_are_within_half_a_unit(case in case()) {
         let mut cached = Vec::new();
         let range = Range { low: -127, high: 127, ..NO_TENSOR };
-        FixedPoint::project_cached(&case.linear(), &case.x, range, |row, v| cached.push((row, v)));
+        let linear = case.linear();
+        case.with_input(|x| {
+            FixedPoint::project_cached(&linear, x, range, |_, row, v| cached.push((row, v)));
+        });
         let mut logits = Vec::new();
-        FixedPoint::project_logits(&case.linear(), &case.x, |row, v| logits.push((row, v)));
+        case.with_input(|x| {
+            FixedPoint::project_logits(&linear, 0..linear.rows, x, |row, v| logits.push((row, v)));
+        });
         prop_assert_eq!(logits.len(), case.bias.len());
         for (row, truth) in case.truth().into_iter().enumerate() {
             prop_assert_eq!((cached[row].0, logits[row].0), (row, row));
@@ -158,12 +173,12 @@ proptest! {
         rotation in prop::collection::vec([-(1_i32 << 30)..=1 << 30, -(1_i32 << 30)..=1 << 30], 4),
         frac_bits in 0_u32..16,
     ) {
-        let table = LinearI8 {
-            layout: Layout::RowMajor, rows: 1, cols: 8, weights: &row, bias: &[0], multipliers: &[0],
+        let table = LinearInt {
+            packing: Packing::RowMajor, rows: 1, cols: 8, data: &row, bias: &[0], multipliers: &[0],
         };
         let multipliers = [multiplier];
         let embedding =
-            Embedding { table, multipliers: &multipliers, range: WIDE, position_shift: 30 - frac_bits };
+            Embedding { table, multipliers: Some(&multipliers), range: WIDE, position_shift: 30 - frac_bits };
         let words = row.iter().map(|&w| f64::from(w) * f64::from(multiplier) * 2_f64.powi(24 - 32));
         let words: Vec<f64> = words.collect();
         let scale = 2_f64.powi(frac_bits as i32 - 30);

@@ -1,38 +1,50 @@
-//! Matrix times vector in blocks of four rows, each row summed column after column.
+//! Matrix times vectors in blocks of rows, each row summed column after column.
 
 use core::ops::Range;
 
 use model_format::layout::LinearF16;
 
-use super::math::widen;
-use crate::kernels::dot4_f32;
+use super::Input;
+use crate::kernels::float::{ROWS, block, dot4};
 use crate::precision::Rows;
 
-/// The matrix of these rows alone.
-pub fn rows<'m>(linear: &LinearF16<'m>, rows: Range<usize>) -> LinearF16<'m> {
-    let first = rows.start.saturating_mul(linear.cols);
-    let end = rows.end.saturating_mul(linear.cols);
-    LinearF16 {
-        rows: rows.len(),
-        weights: linear.weights.get(first..end).unwrap_or_default(),
-        bias: linear.bias.get(rows).unwrap_or_default(),
-        ..*linear
+/// `each(token, row, W[row] x + bias)` for these rows; within a token ascending.
+///
+/// The tokens of an input share a block while it is in the cache.
+#[inline(always)]
+pub fn for_each_row(
+    linear: &LinearF16<'_>,
+    rows: Range<usize>,
+    input: &Input<'_>,
+    mut each: impl FnMut(usize, usize, f32),
+) {
+    #[cfg(feature = "mac-counts")]
+    crate::macs::count(rows.len().saturating_mul(input.tokens), input.cols);
+    let mut sums = [0.0; ROWS];
+    let mut first = rows.start;
+    while first < rows.end {
+        let end = first.saturating_add(ROWS.saturating_sub(first % ROWS)).min(rows.end);
+        for token in 0..input.tokens {
+            block(linear, first..end, input.token(token), &mut sums);
+            for (row, &sum) in (first..end).zip(&sums) {
+                each(token, row, sum);
+            }
+        }
+        first = end;
     }
 }
 
-/// `each(row, W[row] x + bias)`, rows ascending.
+/// `out[token, row] = epilogue(out[token, row], W[row] x + bias)`.
 #[inline(always)]
-pub fn for_each_row(linear: &LinearF16<'_>, x: &[f32], mut each: impl FnMut(usize, f32)) {
-    let rows = Rows {
-        data: linear.weights,
-        stride: linear.cols,
-        rows: linear.rows,
-        cols: linear.cols.min(x.len()),
-    };
-    let mut bias = (0..).zip(linear.bias);
-    for_each_dot(rows, x, widen, |sum| {
-        if let Some((row, &bias)) = bias.next() {
-            each(row, sum + widen(bias));
+pub fn write(
+    linear: &LinearF16<'_>,
+    input: &Input<'_>,
+    out: &mut [f32],
+    epilogue: impl Fn(f32, f32) -> f32,
+) {
+    for_each_row(linear, 0..linear.rows, input, |token, row, sum| {
+        if let Some(out) = out.get_mut(token.saturating_mul(linear.rows).saturating_add(row)) {
+            *out = epilogue(*out, sum);
         }
     });
 }
@@ -40,37 +52,18 @@ pub fn for_each_row(linear: &LinearF16<'_>, x: &[f32], mut each: impl FnMut(usiz
 /// `out[row] = epilogue(rows[row] x)`.
 #[inline(always)]
 pub fn multiply_rows(
-    rows: Rows<'_, f32>,
+    mut rows: Rows<'_, f32>,
     x: &[f32],
     out: &mut [f32],
     epilogue: impl Fn(f32) -> f32,
 ) {
-    let mut out = out.iter_mut();
-    for_each_dot(
-        rows,
-        x,
-        |w| w,
-        |sum| {
-            if let Some(out) = out.next() {
-                *out = epilogue(sum);
-            }
-        },
-    );
-}
-
-#[inline(always)]
-fn for_each_dot<W: Copy>(
-    mut rows: Rows<'_, W>,
-    x: &[f32],
-    to_f32: impl Fn(W) -> f32 + Copy,
-    mut each: impl FnMut(f32),
-) {
     #[cfg(feature = "mac-counts")]
     crate::macs::count(rows.rows, rows.cols);
-    let mut block = [0.0; 4];
+    let mut out = out.iter_mut();
+    let mut sums = [0.0; 4];
     while rows.rows > 0 {
-        for sum in next_sums(&mut rows, x, to_f32, &mut block) {
-            each(*sum);
+        for (sum, out) in next_sums(&mut rows, x, &mut sums).iter().zip(&mut out) {
+            *out = epilogue(*sum);
         }
     }
 }
@@ -78,17 +71,12 @@ fn for_each_dot<W: Copy>(
 /// The products of the next four rows with `x` `[cols]`, or of those that are left; takes them off
 /// `rows`. One piece of code for every epilogue.
 #[inline(never)]
-fn next_sums<'b, W: Copy>(
-    rows: &mut Rows<'_, W>,
-    x: &[f32],
-    to_f32: impl Fn(W) -> f32 + Copy,
-    block: &'b mut [f32; 4],
-) -> &'b [f32] {
+fn next_sums<'b>(rows: &mut Rows<'_, f32>, x: &[f32], sums: &'b mut [f32; 4]) -> &'b [f32] {
     let left = rows.rows;
     // Rows past the last are copies of it, so that the tail runs through the same loop.
     let row = |i: usize| rows.row(i.min(left.saturating_sub(1)));
-    *block = dot4_f32([row(0), row(1), row(2), row(3)], x, to_f32);
+    *sums = dot4([row(0), row(1), row(2), row(3)], x, |w| w);
     rows.rows = left.saturating_sub(4);
     rows.data = rows.data.get(rows.stride.saturating_mul(4)..).unwrap_or_default();
-    block.get(..left.min(4)).unwrap_or_default()
+    sums.get(..left.min(4)).unwrap_or_default()
 }

@@ -13,9 +13,10 @@ use model_format::formats::ActivationSlot;
 use model_format::layout::LinearF16;
 use model_format::{Model, NormF16};
 
+use crate::kernels::float::{TOKENS, widen};
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
-use linear::{for_each_row, multiply_rows};
-use math::{activate, exp, sqrt, widen};
+use linear::{for_each_row, multiply_rows, write};
+use math::{activate, exp, sqrt};
 
 /// Floating-point arithmetic for cores with an FPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,15 +37,33 @@ pub struct Embedding<'m> {
     scale: f32,
 }
 
+/// Activations that matrices are multiplied with.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'x> {
+    x: &'x [f32],
+    tokens: usize,
+    cols: usize,
+}
+
+impl<'x> Input<'x> {
+    /// Token `token`, `[cols]`; empty past the last.
+    fn token(&self, token: usize) -> &'x [f32] {
+        let start = token.saturating_mul(self.cols);
+        self.x.get(start..start.saturating_add(self.cols)).unwrap_or_default()
+    }
+}
+
 const Q30: f32 = 1.0 / (1 << 30) as f32;
 
 impl Precision for HalfFloat {
     const STORED: Stored = Stored::HalfFloat;
+    const TOKENS: usize = TOKENS;
     type Activation = f32;
     type Cached = f32;
     type Score = f32;
     type Probability = f32;
     type Logit = f32;
+    type Input<'x> = Input<'x>;
     type Linear<'m> = LinearF16<'m>;
     type Norm<'m> = Norm<'m>;
     type Heads<'m> = ();
@@ -54,10 +73,6 @@ impl Precision for HalfFloat {
 
     fn linear<'m>(model: &Model<'m>, slot: Slot) -> LinearF16<'m> {
         model.linear_f16(slot)
-    }
-
-    fn linear_rows<'m>(model: &Model<'m>, slot: Slot, rows: Range<usize>) -> LinearF16<'m> {
-        linear::rows(&model.linear_f16(slot), rows)
     }
 
     fn norm<'m>(model: &Model<'m>, slot: Slot) -> Norm<'m> {
@@ -87,12 +102,12 @@ impl Precision for HalfFloat {
         position: &Position<'_, '_, Self>,
         out: &mut [f32],
     ) {
-        for (out, &w) in out.iter_mut().zip(embedding.table.row(id)) {
+        for (out, w) in out.iter_mut().zip(embedding.table.row(id)) {
             *out = widen(w) * embedding.scale;
         }
         match position {
             Position::Learned { table, position } => {
-                for (out, &w) in out.iter_mut().zip(table.table.row(*position)) {
+                for (out, w) in out.iter_mut().zip(table.table.row(*position)) {
                     *out += widen(w);
                 }
             }
@@ -111,45 +126,44 @@ impl Precision for HalfFloat {
         }
     }
 
-    fn project(linear: &LinearF16<'_>, x: &[f32], _: (), out: &mut [f32]) {
-        let mut out = out.iter_mut();
-        for_each_row(linear, x, |_, value| {
-            if let Some(out) = out.next() {
-                *out = value;
-            }
-        });
+    fn input<'x>(x: &'x [f32], [tokens, cols]: [usize; 2], _: &'x mut [u8]) -> Input<'x> {
+        Input { x, tokens, cols }
+    }
+
+    fn project(linear: &LinearF16<'_>, input: &Input<'_>, _: (), out: &mut [f32]) {
+        write(linear, input, out, |_, value| value);
     }
 
     fn project_activated(
         linear: &LinearF16<'_>,
-        x: &[f32],
+        input: &Input<'_>,
         activation: Activation,
         _: (),
         out: &mut [f32],
     ) {
-        let mut out = out.iter_mut();
-        for_each_row(linear, x, |_, value| {
-            if let Some(out) = out.next() {
-                *out = activate(activation, value);
-            }
-        });
+        write(linear, input, out, |_, value| activate(activation, value));
     }
 
-    fn project_add(linear: &LinearF16<'_>, x: &[f32], _: (), stream: &mut [f32]) {
-        let mut stream = stream.iter_mut();
-        for_each_row(linear, x, |_, value| {
-            if let Some(stream) = stream.next() {
-                *stream += value;
-            }
-        });
+    fn project_add(linear: &LinearF16<'_>, input: &Input<'_>, _: (), stream: &mut [f32]) {
+        write(linear, input, stream, |old, value| old + value);
     }
 
-    fn project_cached(linear: &LinearF16<'_>, x: &[f32], _: (), put: impl FnMut(usize, f32)) {
-        for_each_row(linear, x, put);
+    fn project_cached(
+        linear: &LinearF16<'_>,
+        input: &Input<'_>,
+        _: (),
+        put: impl FnMut(usize, usize, f32),
+    ) {
+        for_each_row(linear, 0..linear.rows, input, put);
     }
 
-    fn project_logits(linear: &LinearF16<'_>, x: &[f32], sink: impl FnMut(usize, f32)) {
-        for_each_row(linear, x, sink);
+    fn project_logits(
+        linear: &LinearF16<'_>,
+        rows: Range<usize>,
+        input: &Input<'_>,
+        mut sink: impl FnMut(usize, f32),
+    ) {
+        for_each_row(linear, rows, input, |_, row, logit| sink(row, logit));
     }
 
     fn mean(rows: &[f32], out: &mut [f32]) {

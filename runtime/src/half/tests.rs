@@ -31,13 +31,14 @@ proptest! {
         )),
     ) {
         let (rows, cols) = (bias.len(), x.len());
-        let linear = LinearF16 { layout: Layout::RowMajor, rows, cols, weights: &weights, bias: &bias };
+        let linear = LinearF16 { layout: Layout::RowMajor, rows, cols, data: &weights, bias: &bias };
+        let input = HalfFloat::input(&x, [1, cols], &mut []);
         let mut out = vec![0.0; rows];
-        HalfFloat::project(&linear, &x, (), &mut out);
+        HalfFloat::project(&linear, &input, (), &mut out);
         let mut positive = vec![0.0; rows];
-        HalfFloat::project_activated(&linear, &x, Activation::Relu, (), &mut positive);
+        HalfFloat::project_activated(&linear, &input, Activation::Relu, (), &mut positive);
         let mut sums = vec![1.0; rows];
-        HalfFloat::project_add(&linear, &x, (), &mut sums);
+        HalfFloat::project_add(&linear, &input, (), &mut sums);
         for (row, &out) in out.iter().enumerate() {
             let products = weights[row * cols..][..cols].iter().zip(&x);
             let products: Vec<f64> = products.map(|(&w, &x)| wide(w) * f64::from(x)).collect();

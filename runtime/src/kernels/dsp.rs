@@ -3,6 +3,9 @@
 use core::arch::naked_asm;
 
 use super::reference;
+pub use super::reference::{
+    ROWS, Ready, TOKENS, block, ready, scratch_len, try_project, try_project_add,
+};
 
 /// Four dot products with the same `x`, four columns per turn.
 ///

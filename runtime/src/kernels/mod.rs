@@ -1,15 +1,62 @@
 //! The few loops that cost time. `reference` is the truth; an ISA's file has the same functions and
 //! equals it in every bit.
+//!
+//! | item of an ISA | what it is |
+//! | --- | --- |
+//! | `TOKENS` | most tokens that one [`Input`] holds |
+//! | `ROWS` | rows of a block, a multiple of 4 |
+//! | `Ready` | what is made of an input before the first product |
+//! | `scratch_len(cols)` | bytes of memory for that, with `TOKENS` tokens of `cols` columns |
+//! | `ready(x, [tokens, cols], scratch)` | makes it |
+//! | `block(linear, first_row, input, out)` | outputs of the next `ROWS` rows for every token |
+//! | `try_project(linear, input, bounds, out)` | a whole product in one go; `false` where it cannot |
+//! | `try_project_add(linear, input, multiplier, bounds, stream)` | the same, added to a stream |
+//! | `dot4(rows, x)` | four dot products of rows in memory, for attention |
+//!
+//! Outputs are `rescale(bias + W x, multiplier)`. An ISA is fast with the packing it is made for and
+//! leaves the others to `reference::block`.
 
 #[cfg(kiloformer_dsp)]
 #[allow(unsafe_code, reason = "the DSP instructions have no stable intrinsics")]
 mod dsp;
+pub mod float;
 #[cfg_attr(kiloformer_dsp, allow(dead_code, reason = "the truth that the other file is tested by"))]
 pub mod reference;
 
 #[cfg(kiloformer_dsp)]
-pub use dsp::dot4;
+use dsp as isa;
 #[cfg(not(kiloformer_dsp))]
-pub use reference::dot4;
+use reference as isa;
 
-pub use reference::{dot, dot4_f32};
+pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_add};
+pub use reference::dot;
+
+/// Outputs of one block, by token.
+pub type Block = [[i32; ROWS]; TOKENS];
+
+/// Activations that matrices are multiplied with, made ready once for all that read them.
+#[derive(Clone, Copy)]
+pub struct Input<'x> {
+    /// `[tokens, cols]`.
+    pub x: &'x [i16],
+    /// At most [`TOKENS`].
+    pub tokens: usize,
+    /// Columns.
+    pub cols: usize,
+    /// What the ISA has made of them.
+    pub ready: isa::Ready<'x>,
+}
+
+impl<'x> Input<'x> {
+    /// Makes the `tokens` of `x` `[tokens, cols]` ready; `scratch` is [`scratch_len`] bytes, on a
+    /// multiple of 4.
+    pub fn new(x: &'x [i16], [tokens, cols]: [usize; 2], scratch: &'x mut [u8]) -> Self {
+        Self { x, tokens, cols, ready: isa::ready(x, [tokens, cols], scratch) }
+    }
+
+    /// Token `token`, `[cols]`; empty past the last.
+    pub fn token(&self, token: usize) -> &'x [i16] {
+        let start = token.saturating_mul(self.cols);
+        self.x.get(start..start.saturating_add(self.cols)).unwrap_or_default()
+    }
+}

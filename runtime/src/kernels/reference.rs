@@ -1,5 +1,71 @@
 //! The portable kernels, which define the truth.
 
+use model_format::layout::{LinearInt, Packing};
+use model_format::numeric::rescale;
+
+use super::Input;
+
+/// Most tokens of an input.
+pub const TOKENS: usize = 1;
+/// Rows of a block.
+pub const ROWS: usize = 4;
+
+/// Nothing is made of an input.
+pub type Ready<'x> = ();
+
+/// No memory is needed for that.
+pub const fn scratch_len(_cols: usize) -> usize {
+    0
+}
+
+/// See [`Ready`].
+pub fn ready<'x>(_x: &'x [i16], _shape: [usize; 2], _scratch: &'x mut [u8]) {}
+
+/// The outputs of the rows from `first_row` on, a multiple of 4, for every token; those of rows past
+/// the last are zeros.
+#[inline(never)]
+pub fn block<const ROWS: usize, const TOKENS: usize>(
+    linear: &LinearInt<'_>,
+    first_row: usize,
+    input: &Input<'_>,
+    out: &mut [[i32; ROWS]; TOKENS],
+) {
+    for (token, out) in out.iter_mut().enumerate().take(input.tokens) {
+        let x = input.token(token);
+        for (row, out) in (first_row..).zip(out) {
+            let (bias, multiplier) = linear.constants(row);
+            *out = rescale(bias.wrapping_add(dot_row(linear, row, x)), multiplier);
+        }
+    }
+}
+
+/// The product of a row of any packing with `x`.
+fn dot_row(linear: &LinearInt<'_>, row: usize, x: &[i16]) -> i32 {
+    if linear.packing == Packing::RowMajor {
+        return dot(linear.from_row(row), x.get(..linear.cols).unwrap_or(x));
+    }
+    let products = linear.row(row).zip(x);
+    products.fold(0, |acc, (w, &x)| acc.wrapping_add(i32::from(w) * i32::from(x)))
+}
+
+/// Not in one go.
+#[inline(always)]
+pub fn try_project(_: &LinearInt<'_>, _: &Input<'_>, _: [i32; 2], _: &mut [i16]) -> bool {
+    false
+}
+
+/// Not in one go.
+#[inline(always)]
+pub fn try_project_add(
+    _: &LinearInt<'_>,
+    _: &Input<'_>,
+    _: i32,
+    _: [i32; 2],
+    _: &mut [i16],
+) -> bool {
+    false
+}
+
 /// `sum(row[c] * x[c])` over the shorter of both, modulo 2^32.
 ///
 /// The check of a file proves that no sum leaves `i32`.
@@ -13,24 +79,6 @@ pub fn dot(row: &[i8], x: &[i16]) -> i32 {
 #[inline]
 pub fn dot4(rows: [&[i8]; 4], x: &[i16]) -> [i32; 4] {
     rows.map(|row| dot(row, x))
-}
-
-/// `sum(row[c] * x[c])` for four rows in `f32`, each summed one column after the other.
-///
-/// `to_f32` widens a stored weight exactly. The order of the sum is part of the contract: it is what
-/// makes the bits equal on every target.
-#[inline]
-pub fn dot4_f32<W: Copy>(rows: [&[W]; 4], x: &[f32], to_f32: impl Fn(W) -> f32) -> [f32; 4] {
-    let [a, b, c, d] = rows;
-    let mut acc = [0.0_f32; 4];
-    for ((((&x, &a), &b), &c), &d) in x.iter().zip(a).zip(b).zip(c).zip(d) {
-        let [sum_a, sum_b, sum_c, sum_d] = &mut acc;
-        *sum_a += to_f32(a) * x;
-        *sum_b += to_f32(b) * x;
-        *sum_c += to_f32(c) * x;
-        *sum_d += to_f32(d) * x;
-    }
-    acc
 }
 
 #[cfg(test)]
@@ -55,13 +103,5 @@ mod tests {
         assert_eq!(i64::from(dot(&w, &x)), -(127 * 32768 * 516));
         let w = [-127_i8; 516];
         assert_eq!(i64::from(dot(&w, &x)), 127 * 32768 * 516);
-    }
-
-    #[test]
-    fn float_rows_sum_in_column_order() {
-        // 1e8 + 1 - 1e8 is 0 from the left and 1 in any other order.
-        let row = [1.0_f32, 1.0, 1.0];
-        let x = [1e8_f32, 1.0, -1e8];
-        assert_eq!(dot4_f32([&row; 4], &x, |w| w), [0.0; 4]);
     }
 }

@@ -54,9 +54,9 @@ impl<'m, P: Precision> QueryProjection<'m, P> {
         Self { linear: P::linear(model, query), range: P::range(model, slots.query) }
     }
 
-    /// `query = W_q x`, `[d_model]`.
-    pub fn forward(&self, x: &[P::Activation], query: &mut [P::Activation]) {
-        P::project(&self.linear, x, self.range, query);
+    /// `query = W_q x`, `[tokens, d_model]`.
+    pub fn forward(&self, input: &P::Input<'_>, query: &mut [P::Activation]) {
+        P::project(&self.linear, input, self.range, query);
     }
 }
 
@@ -82,24 +82,26 @@ impl<'m, P: Precision> KeyValueProjection<'m, P> {
         }
     }
 
-    /// Stores key and value of `x` `[d_model]` at `position`.
+    /// Stores keys and values of the tokens of `input` from `position` on.
     pub fn remember(
         &self,
-        x: &[P::Activation],
+        input: &P::Input<'_>,
         position: usize,
         cache: &mut KvCache<'_, P::Cached>,
     ) {
         let start = position.saturating_mul(self.d_model);
-        let mut keys = cache.keys.get_mut(start..).unwrap_or_default().iter_mut();
-        P::project_cached(&self.key, x, self.key_range, |_, key| {
-            if let Some(to) = keys.next() {
+        let keys = cache.keys.get_mut(start..).unwrap_or_default();
+        P::project_cached(&self.key, input, self.key_range, |token, row, key| {
+            let at = token.saturating_mul(self.d_model).saturating_add(row);
+            if let Some(to) = keys.get_mut(at) {
                 *to = key;
             }
         });
-        let column = cache.values.get_mut(position..).unwrap_or_default();
-        let mut values = column.iter_mut().step_by(cache.capacity.max(1));
-        P::project_cached(&self.value, x, self.value_range, |_, value| {
-            if let Some(to) = values.next() {
+        let capacity = cache.capacity;
+        let values = cache.values.get_mut(position..).unwrap_or_default();
+        P::project_cached(&self.value, input, self.value_range, |token, row, value| {
+            let at = row.saturating_mul(capacity).saturating_add(token);
+            if let Some(to) = values.get_mut(at) {
                 *to = value;
             }
         });
@@ -128,17 +130,16 @@ impl<'m, P: Precision> MultiHead<'m, P> {
         }
     }
 
-    /// `stream += W_o concat(heads)` over the first `len` positions of `cache`; each head's scratch
-    /// is shown to `seen` once it has attended.
+    /// `context = concat(heads)` over the first `len` positions of `cache`; each head's scratch is
+    /// shown to `seen` once it has attended.
     ///
-    /// `query`, `context` (scratch) and `stream` are `[d_model]`.
+    /// `query` and `context` are `[d_model]`.
     pub fn attend(
         &self,
         query: &[P::Activation],
         (cache, len): (&KvCache<'_, P::Cached>, usize),
         scratch: &mut AttentionScratch<'_, P>,
         context: &mut [P::Activation],
-        stream: &mut [P::Activation],
         mut seen: impl FnMut(usize, AttentionScratch<'_, P>),
     ) {
         for head in 0..self.shape.n_heads {
@@ -149,6 +150,10 @@ impl<'m, P: Precision> MultiHead<'m, P> {
             self.attend_head(head, query, cache, &mut scratch, context);
             seen(head, scratch);
         }
+    }
+
+    /// `stream += W_o context`, `[tokens, d_model]`.
+    pub fn output(&self, context: &P::Input<'_>, stream: &mut [P::Activation]) {
         P::project_add(&self.output, context, self.residual, stream);
     }
 

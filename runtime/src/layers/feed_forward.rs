@@ -1,7 +1,7 @@
 //! The position-wise feed-forward sublayer (Vaswani et al. 2017, eq. 2).
 
 use model_format::Model;
-use model_format::config::Activation;
+use model_format::config::{Activation, StackConfig};
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
@@ -14,15 +14,18 @@ pub struct FeedForward<'m, P: Precision> {
     activation: Activation,
     hidden_range: P::Range,
     residual: P::Residual,
+    /// `d_model`, `d_ff`.
+    shape: [usize; 2],
 }
 
 impl<'m, P: Precision> FeedForward<'m, P> {
-    /// The sublayer with these weights, which writes `hidden` and adds to the stream to give `sum`.
+    /// The sublayer of `stack` with these weights, which writes `hidden` and adds to the stream to
+    /// give `sum`.
     pub fn new(
         model: &Model<'m>,
+        stack: &StackConfig,
         linear: [Slot; 2],
-        hidden: ActivationSlot,
-        sum: ActivationSlot,
+        [hidden, sum]: [ActivationSlot; 2],
     ) -> Self {
         let [linear1, linear2] = linear.map(|slot| P::linear(model, slot));
         Self {
@@ -31,18 +34,23 @@ impl<'m, P: Precision> FeedForward<'m, P> {
             activation: model.config().activation,
             hidden_range: P::range(model, hidden),
             residual: P::residual(model, sum),
+            shape: [model.config().d_model.into(), stack.d_ff.into()],
         }
     }
 
-    /// `stream += W_2 activation(W_1 x + b_1) + b_2`; `x` and `stream` are `[d_model]`, `hidden`
-    /// (scratch) is `[d_ff]`.
+    /// `stream += W_2 activation(W_1 x + b_1) + b_2`; `x` and `stream` are `[tokens, d_model]`,
+    /// `hidden` (scratch) is `[tokens, d_ff]`, `inputs` what products need.
     pub fn forward(
         &self,
-        x: &[P::Activation],
+        (x, tokens): (&[P::Activation], usize),
         hidden: &mut [P::Activation],
         stream: &mut [P::Activation],
+        inputs: &mut [u8],
     ) {
-        P::project_activated(&self.linear1, x, self.activation, self.hidden_range, hidden);
-        P::project_add(&self.linear2, hidden, self.residual, stream);
+        let [d_model, d_ff] = self.shape;
+        let input = P::input(x, [tokens, d_model], inputs);
+        P::project_activated(&self.linear1, &input, self.activation, self.hidden_range, hidden);
+        let input = P::input(hidden, [tokens, d_ff], inputs);
+        P::project_add(&self.linear2, &input, self.residual, stream);
     }
 }

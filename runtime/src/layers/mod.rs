@@ -33,8 +33,24 @@ impl<'m, P: Precision> Norm<'m, P> {
         P::layer_norm(&self.weights, x, self.range, out);
     }
 
+    /// The same for every token of `x` `[tokens, d_model]`.
+    pub fn forward_all(&self, x: &[P::Activation], out: &mut [P::Activation], d_model: usize) {
+        // Not zipped: a zip of chunks divides by their length, which could panic for all it knows.
+        let mut rows = out.chunks_exact_mut(d_model.max(1));
+        for x in x.chunks_exact(d_model.max(1)) {
+            self.forward(x, rows.next().unwrap_or_default());
+        }
+    }
+
     /// `x = LayerNorm(x)`, `[d_model]`.
     pub fn forward_in_place(&self, x: &mut [P::Activation]) {
         P::layer_norm_in_place(&self.weights, self.range, x);
+    }
+
+    /// The same for every token of `x` `[tokens, d_model]`.
+    pub fn forward_all_in_place(&self, x: &mut [P::Activation], d_model: usize) {
+        for x in x.chunks_exact_mut(d_model.max(1)) {
+            self.forward_in_place(x);
+        }
     }
 }

@@ -45,11 +45,13 @@ fn accessors(model: &Model<'_>) {
 
 fn tensors(model: &Model<'_>, slot: Slot) {
     let (slot, row) = (any(slot), any(7_usize));
-    sink((model.linear_i8(slot), model.linear_i8(slot).row(row)));
-    sink((model.linear_f16(slot), model.linear_f16(slot).row(row)));
+    let linear = model.linear_int(slot);
+    sink((linear, linear.row(row).last(), linear.constants(row)));
+    let linear = model.linear_f16(slot);
+    sink((linear, linear.row(row).last(), linear.row_bias(row)));
     sink((model.norm_i32(slot), model.norm_f16(slot)));
     sink((model.pairs(slot), model.multipliers(slot), model.byte_len(slot)));
-    sink(slot.expected(model.header().precision, model.config()).byte_len());
+    sink(slot.expected(model.header().precision, model.config()).byte_len(model.header().layout));
     sink((slot.index(model.config()), slot.input(model.config())));
 }
 
@@ -61,6 +63,7 @@ fn words(vocabulary: &Vocabulary<'_>) {
 fn loose_functions() {
     sink(fold_case(any('K')).next());
     sink(rescale(any(1), any(2)));
-    sink((linear_i8_len(any(1), any(2)), linear_f16_len(any(1), any(2))));
-    sink(Layout::from_code(any(0)).map(Layout::code));
+    sink((linear_i8_len(any(Layout::RowMajor), any(1), any(2)), linear_f16_len(any(Layout::RowMajor), any(1), any(2))));
+    let layout = Layout::from_code(any(0));
+    sink(layout.map(|layout| (layout.code(), layout.suits(any(Precision::FixedPoint)))));
 }

@@ -132,13 +132,15 @@ fn tensors(model: &Model<'_>) {
 fn range(model: &Model<'_>, slot: Slot, kind: Kind) -> String {
     match kind {
         Kind::LinearI8 => {
-            let weights = model.linear_i8(slot).weights;
-            let bounds = weights.iter().min().zip(weights.iter().max());
+            let linear = model.linear_int(slot);
+            let weights = || (0..linear.rows).flat_map(|row| linear.row(row));
+            let bounds = weights().min().zip(weights().max());
             bounds.map_or_else(String::new, |(low, high)| format!("{low} .. {high}"))
         }
         Kind::LinearF16 => {
-            let values =
-                model.linear_f16(slot).weights.iter().map(|w| half::f16::from_bits(*w).to_f32());
+            let linear = model.linear_f16(slot);
+            let weights = (0..linear.rows).flat_map(|row| linear.row(row));
+            let values = weights.map(|w| half::f16::from_bits(w).to_f32());
             let (low, high) =
                 values.fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(v), high.max(v)));
             format!("{low:.4} .. {high:.4}")

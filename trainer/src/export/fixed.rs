@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use model_format::FileBuilder;
 use model_format::directory::{DecoderSlot, Kind, Slot};
 use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
-use model_format::layout::{Layout, LinearI8};
+use model_format::layout::{Layout, LinearInt};
 
 use super::calibration::Calibration;
 use super::formats::{ChosenFormats, output, rows};
@@ -73,7 +73,7 @@ impl Exporter<'_> {
             self.embedding_multipliers(slot, &quantized)?
         };
         let QuantizedLinear { weights, bias, .. } = quantized;
-        Ok(LinearI8::pack(Layout::RowMajor, &weights, &bias, &multipliers))
+        Ok(LinearInt::pack(Layout::RowMajor, &weights, &bias, &multipliers))
     }
 
     fn rows(&self, slot: Slot) -> Result<QuantizedLinear> {

@@ -1,0 +1,298 @@
+//! Integer matrices.
+//!
+//! A row-major one is its weights, then the biases (`i32`, in units of the accumulator), then the
+//! multipliers (`i32`). The others are blocks of four rows, each with its own four biases and four
+//! multipliers behind its weights, so that a kernel reads one stream.
+
+use super::{Layout, cast, split};
+
+/// Rows of a block.
+pub const BLOCK_ROWS: usize = 4;
+/// Columns of a tile.
+pub const TILE_COLS: usize = 4;
+/// Bytes of a tile: four rows of four columns.
+pub const TILE_LEN: usize = BLOCK_ROWS * TILE_COLS;
+/// Bytes of the biases and multipliers behind the weights of a block.
+const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
+
+/// How an integer matrix is packed.
+///
+/// A tile of a blocked packing is 16 bytes: four rows of four columns, those past the last being zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packing {
+    /// Row after row.
+    RowMajor,
+    /// A halfword is `256 b + (a + 128)` for the weights a and b of two rows in one column. A tile is
+    /// rows 0 and 1 of columns 0 to 3, then rows 2 and 3.
+    PairedRows,
+    /// A word is the four rows of one column, each byte a weight + 128. A tile is columns 0 to 3.
+    QuadRows,
+}
+
+impl Packing {
+    /// How a layout packs `i8` matrices.
+    pub const fn of(layout: Layout) -> Self {
+        match layout {
+            Layout::PairedRows => Self::PairedRows,
+            Layout::QuadRows => Self::QuadRows,
+            Layout::RowMajor | Layout::SixteenRows => Self::RowMajor,
+        }
+    }
+
+    /// Bytes of a block of `cols` columns with its constants; `None` where it overflows.
+    const fn block_len(cols: usize) -> Option<usize> {
+        match cols.div_ceil(TILE_COLS).checked_mul(TILE_LEN) {
+            Some(weights) => weights.checked_add(CONSTANTS_LEN),
+            None => None,
+        }
+    }
+
+    /// Where the weights of row `row` (of a block, 0 to 3, where there are blocks) lie.
+    const fn strides(self, row: usize) -> Strides {
+        match self {
+            Self::RowMajor => Strides { first: 0, tile: TILE_COLS, col: 1, flip: 0 },
+            Self::PairedRows => Strides {
+                first: (row / 2) * 8 + row % 2,
+                tile: TILE_LEN,
+                col: 2,
+                flip: if row.is_multiple_of(2) { 0x80 } else { 0 },
+            },
+            Self::QuadRows => Strides { first: row, tile: TILE_LEN, col: 4, flip: 0x80 },
+        }
+    }
+}
+
+/// Offsets of a row's weights: column c is at `first + c / 4 * tile + c % 4 * col`.
+#[derive(Debug, Clone, Copy)]
+struct Strides {
+    first: usize,
+    tile: usize,
+    col: usize,
+    /// Added to a weight, modulo 256: 128 where it is biased.
+    flip: u8,
+}
+
+/// Rounds up to a multiple of 4, where the constants of a row-major matrix begin; `None` on overflow.
+const fn align4(len: usize) -> Option<usize> {
+    match len.checked_add(3) {
+        Some(len) => Some(len & !3),
+        None => None,
+    }
+}
+
+/// Length of the blob of an `i8` linear tensor; `None` where it overflows.
+pub const fn linear_i8_len(layout: Layout, rows: usize, cols: usize) -> Option<usize> {
+    if !matches!(Packing::of(layout), Packing::RowMajor) {
+        return match Packing::block_len(cols) {
+            Some(block) => block.checked_mul(rows.div_ceil(BLOCK_ROWS)),
+            None => None,
+        };
+    }
+    let (Some(weights), Some(constants)) = (rows.checked_mul(cols), rows.checked_mul(8)) else {
+        return None;
+    };
+    match align4(weights) {
+        Some(weights) => weights.checked_add(constants),
+        None => None,
+    }
+}
+
+/// An integer matrix with its epilogue, read in place:
+/// `out[r] = rescale(bias[r] + sum(w[r, c] * x[c]), multipliers[r])`.
+#[derive(Debug, Clone, Copy)]
+pub struct LinearInt<'a> {
+    /// How it is packed.
+    pub packing: Packing,
+    /// Number of rows (outputs).
+    pub rows: usize,
+    /// Number of columns (inputs).
+    pub cols: usize,
+    /// Row-major: the weights, `[rows, cols]`, in [-127, 127]. Otherwise the blocks.
+    pub data: &'a [i8],
+    /// Row-major: biases in units of the accumulator, `[rows]`.
+    pub bias: &'a [i32],
+    /// Row-major: multipliers of [`rescale`](crate::numeric::rescale), `[rows]`.
+    pub multipliers: &'a [i32],
+}
+
+impl<'a> LinearInt<'a> {
+    /// Takes the parts of a blob; empty parts where the blob is too short.
+    pub(crate) fn read(packing: Packing, rows: usize, cols: usize, blob: &'a [u8]) -> Self {
+        let (weights, constants) = match packing {
+            Packing::RowMajor => split(blob, align4(rows * cols).unwrap_or(0)),
+            _ => (blob, &[][..]),
+        };
+        let (bias, multipliers) = split(constants, rows * 4);
+        Self {
+            packing,
+            rows,
+            cols,
+            data: cast(weights),
+            bias: cast(bias),
+            multipliers: cast(multipliers),
+        }
+    }
+
+    /// Bytes of a block; of a row where there are no blocks.
+    pub const fn block_len(&self) -> usize {
+        match self.packing {
+            Packing::RowMajor => self.cols,
+            _ => match Packing::block_len(self.cols) {
+                Some(len) => len,
+                None => usize::MAX,
+            },
+        }
+    }
+
+    /// The blocks from that of `row` on, a multiple of [`BLOCK_ROWS`]; the rows from `row` on where
+    /// there are no blocks.
+    pub fn from_row(&self, row: usize) -> &'a [i8] {
+        let index = match self.packing {
+            Packing::RowMajor => row,
+            _ => row / BLOCK_ROWS,
+        };
+        self.data.get(index.saturating_mul(self.block_len())..).unwrap_or_default()
+    }
+
+    /// The weights of row `row`; none past the last.
+    pub fn row(&self, row: usize) -> Row<'a> {
+        let start = match self.packing {
+            Packing::RowMajor => row,
+            _ => row / BLOCK_ROWS,
+        };
+        let start = start.saturating_mul(self.block_len());
+        let strides = self.packing.strides(row % BLOCK_ROWS);
+        let data = self.data.get(start.saturating_add(strides.first)..).unwrap_or_default();
+        Row { data, strides, next: 0, cols: if row < self.rows { self.cols } else { 0 } }
+    }
+
+    /// Bias and multiplier of row `row`; zeros past the last.
+    #[inline]
+    pub fn constants(&self, row: usize) -> (i32, i32) {
+        if self.packing == Packing::RowMajor {
+            let get = |list: &[i32]| list.get(row).copied().unwrap_or(0);
+            return (get(self.bias), get(self.multipliers));
+        }
+        let [bias, multipliers] = self.block_constants(row);
+        let get = |list: [i32; BLOCK_ROWS]| list.get(row % BLOCK_ROWS).copied().unwrap_or(0);
+        (get(bias), get(multipliers))
+    }
+
+    /// Biases and multipliers of the block that `row` is in; zeros where there are no blocks.
+    #[inline]
+    pub fn block_constants(&self, row: usize) -> [[i32; BLOCK_ROWS]; 2] {
+        let end = (row / BLOCK_ROWS).saturating_add(1).saturating_mul(self.block_len());
+        let constants = self.data.get(end.saturating_sub(CONSTANTS_LEN)..end).unwrap_or_default();
+        match cast::<[[i32; BLOCK_ROWS]; 2]>(bytemuck::cast_slice(constants)) {
+            [constants] if self.packing != Packing::RowMajor => *constants,
+            _ => [[0; BLOCK_ROWS]; 2],
+        }
+    }
+
+    /// Packs a matrix: `weights` is `[rows, cols]`, `bias` and `multipliers` are `[rows]`.
+    #[cfg(feature = "std")]
+    pub fn pack(layout: Layout, weights: &[i8], bias: &[i32], multipliers: &[i32]) -> Vec<u8> {
+        let packing = Packing::of(layout);
+        if packing != Packing::RowMajor {
+            return pack_blocks(packing, weights, bias, multipliers);
+        }
+        let mut blob: Vec<u8> = weights.iter().map(|w| w.to_le_bytes()[0]).collect();
+        blob.resize(blob.len().next_multiple_of(4), 0);
+        blob.extend(bias.iter().flat_map(|b| b.to_le_bytes()));
+        blob.extend(multipliers.iter().flat_map(|m| m.to_le_bytes()));
+        blob
+    }
+}
+
+#[cfg(feature = "std")]
+fn pack_blocks(packing: Packing, weights: &[i8], bias: &[i32], multipliers: &[i32]) -> Vec<u8> {
+    let rows = bias.len();
+    let cols = weights.len().checked_div(rows).unwrap_or(0);
+    let mut blob = Vec::new();
+    for first in (0..rows).step_by(BLOCK_ROWS) {
+        let start = blob.len();
+        blob.resize(start + cols.div_ceil(TILE_COLS) * TILE_LEN, 0);
+        for row in 0..BLOCK_ROWS {
+            let Strides { first: offset, tile, col, flip } = packing.strides(row);
+            for c in 0..cols.next_multiple_of(TILE_COLS) {
+                let is_weight = c < cols && first + row < rows;
+                let w = if is_weight { weights[(first + row) * cols + c] } else { 0 };
+                blob[start + offset + c / TILE_COLS * tile + c % TILE_COLS * col] =
+                    w.to_le_bytes()[0].wrapping_add(flip);
+            }
+        }
+        for list in [bias, multipliers] {
+            let value = |row| list.get(first + row).copied().unwrap_or(0);
+            blob.extend((0..BLOCK_ROWS).flat_map(|row| value(row).to_le_bytes()));
+        }
+    }
+    blob
+}
+
+/// The weights of one row, ascending in columns.
+#[derive(Debug, Clone)]
+pub struct Row<'a> {
+    data: &'a [i8],
+    strides: Strides,
+    next: usize,
+    cols: usize,
+}
+
+impl Iterator for Row<'_> {
+    type Item = i8;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<i8> {
+        if self.next >= self.cols {
+            return None;
+        }
+        let Strides { tile, col, flip, .. } = self.strides;
+        let (whole, rest) = (self.next / TILE_COLS, self.next % TILE_COLS);
+        self.next += 1;
+        let at = whole.wrapping_mul(tile).wrapping_add(rest.wrapping_mul(col));
+        let stored = self.data.get(at)?;
+        Some(stored.wrapping_add(flip as i8))
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    fn matrix(rows: usize, cols: usize) -> (Vec<i8>, Vec<i32>, Vec<i32>) {
+        let weights = (0..rows * cols).map(|i| ((i * 37) % 255) as i32 - 127).map(|w| w as i8);
+        let constants = |k| (0..rows as i32).map(|r| r * k - 3).collect();
+        (weights.collect(), constants(1001), constants(77))
+    }
+
+    #[test]
+    fn every_packing_gives_back_what_was_packed() {
+        for (layout, rows) in Layout::ALL.into_iter().flat_map(|l| (1..10).map(move |r| (l, r))) {
+            for cols in 1..14 {
+                let (weights, bias, multipliers) = matrix(rows, cols);
+                let blob = LinearInt::pack(layout, &weights, &bias, &multipliers);
+                assert_eq!(Some(blob.len()), linear_i8_len(layout, rows, cols));
+                let blob = crate::AlignedBytes::from(&blob[..]);
+                let linear = LinearInt::read(Packing::of(layout), rows, cols, &blob);
+                for row in 0..rows {
+                    let expected = &weights[row * cols..(row + 1) * cols];
+                    assert!(linear.row(row).eq(expected.iter().copied()), "{layout:?} {row}");
+                    assert_eq!(linear.constants(row), (bias[row], multipliers[row]));
+                }
+                assert_eq!(linear.row(rows).count(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_are_as_the_format_says() {
+        // Row r, column c is 16 r + c.
+        let weights: Vec<i8> = (0..4).flat_map(|r| (0..4).map(move |c| 16 * r + c)).collect();
+        let blob = |layout| LinearInt::pack(layout, &weights, &[0; 4], &[0; 4]);
+        let paired = blob(Layout::PairedRows);
+        assert_eq!(paired[..8], [128, 16, 129, 17, 130, 18, 131, 19]);
+        assert_eq!(paired[8..16], [160, 48, 161, 49, 162, 50, 163, 51]);
+        let quad = blob(Layout::QuadRows);
+        assert_eq!(quad[..8], [128, 144, 160, 176, 129, 145, 161, 177]);
+    }
+}
