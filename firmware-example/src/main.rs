@@ -5,6 +5,8 @@
 #![no_std]
 #![no_main]
 
+#[cfg(feature = "bench")]
+mod bench;
 mod board;
 mod console;
 mod explain;

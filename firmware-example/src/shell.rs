@@ -6,6 +6,7 @@
 //! | `:batch` | the words that follow, up to an empty line, one answer a line; then the hash of all logits |
 //! | `:cost` | the same words without the hash; then what they cost |
 //! | `:search` | the same words, in every way to search; with feature `search` |
+//! | `:bench` | instructions of every operator; with feature `bench` |
 //! | `:errors` | every way to fail, provoked |
 //! | `:selftest` | the kernels against their reference |
 //! | `:help` | this list |
@@ -73,6 +74,8 @@ fn talk<S: Read + Write>(console: &mut Console<S>, model: &Model, speller: &mut 
             Line::Text(":cost") => cost(console, speller),
             #[cfg(feature = "search")]
             Line::Text(":search") => search(console, speller),
+            #[cfg(feature = "bench")]
+            Line::Text(":bench") => crate::bench::run(console, model.model()),
             Line::Text(":errors") => provoke(console, model, speller),
             Line::Text(":selftest") => self_test(console),
             Line::Text(":help") => help(console),
@@ -103,6 +106,8 @@ fn help<S: Read + Write>(console: &mut Console<S>) {
         ":cost      answers words up to an empty line, then what they cost",
         #[cfg(feature = "search")]
         ":search    answers words up to an empty line in every way to search",
+        #[cfg(feature = "bench")]
+        ":bench     counts the instructions of every operator",
         ":errors    every way to fail",
         ":selftest  the kernels against their reference",
         ":quit      ends",

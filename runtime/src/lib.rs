@@ -37,6 +37,9 @@ mod align;
 mod arena;
 mod beam_cache;
 mod beams;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod budget;
 mod choice;
 mod decoder;

@@ -1,7 +1,7 @@
 //! `i8` weights, `i16` activations, integers only: the numeric contract.
 
 mod activation;
-mod linear;
+pub(crate) mod linear;
 mod norm;
 pub(crate) mod softmax;
 #[cfg(test)]
