@@ -63,7 +63,10 @@ fn words(vocabulary: &Vocabulary<'_>) {
 fn loose_functions() {
     sink(fold_case(any('K')).next());
     sink(rescale(any(1), any(2)));
-    sink((linear_i8_len(any(Layout::RowMajor), any(1), any(2)), linear_f16_len(any(Layout::RowMajor), any(1), any(2))));
+    sink((
+        linear_i8_len(any(Layout::RowMajor), any(1), any(2)),
+        linear_f16_len(any(Layout::RowMajor), any(1), any(2)),
+    ));
     let layout = Layout::from_code(any(0));
     sink(layout.map(|layout| (layout.code(), layout.suits(any(Precision::FixedPoint)))));
 }
