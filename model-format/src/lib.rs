@@ -37,6 +37,8 @@ mod envelope;
 mod error;
 mod model;
 #[cfg(feature = "std")]
+mod processor;
+#[cfg(feature = "std")]
 mod repack;
 mod vocabulary;
 #[cfg(feature = "std")]
@@ -45,6 +47,8 @@ mod write;
 pub use check::residual_multiplier;
 pub use error::{ModelError, Side, TensorFault, VocabularyFault};
 pub use model::{ALIGN, Checks, Model, NormF16, NormI32};
+#[cfg(feature = "std")]
+pub use processor::Processor;
 #[cfg(feature = "std")]
 pub use repack::repack;
 pub use vocabulary::Vocabulary;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, ValueEnum};
 use model_format::config::{Precision, UnknownPolicy};
 
+use super::layout::{LayoutArgs, in_layout};
 use crate::checkpoint::{self, write_atomically};
 use crate::data::{corpus, split};
 use crate::export::export;
@@ -27,6 +28,8 @@ pub struct Args {
     /// How numbers are stored and computed.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Fixed)]
     precision: PrecisionArg,
+    #[command(flatten)]
+    layout: LayoutArgs,
     /// Texts, in the form of what the run learned from, on which an integer model's ranges are measured;
     /// the run's own by default.
     #[arg(long, value_name = "TSV")]
@@ -89,6 +92,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let Some(output) = &args.output else { return Ok(()) };
     let precision = args.precision.into();
+    let layout = args.layout.chosen(precision)?;
     let pairs = match (&args.calibration, precision) {
         (calibration, Precision::HalfFloat) => {
             warn_unused(calibration.as_deref());
@@ -105,7 +109,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let mut model = TrainedModel::from_checkpoint(checkpoint)?;
     model.unknown = args.unknown.into();
-    let file = export(&model, precision, &pairs)?;
+    let file = in_layout(export(&model, precision, &pairs)?, layout)?;
     write_atomically(output, &file)?;
     println!("{}: {} bytes", output.display(), file.len());
     Ok(())

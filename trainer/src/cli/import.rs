@@ -7,6 +7,7 @@ use clap::Args as ClapArgs;
 use model_format::config::{Precision, UnknownPolicy};
 
 use super::export::{PrecisionArg, UnknownArg, warn_unused};
+use super::layout::{LayoutArgs, in_layout};
 use crate::checkpoint::write_atomically;
 use crate::data::corpus::Pair;
 use crate::data::tokenizer::Unit;
@@ -45,6 +46,8 @@ pub struct Args {
     /// How numbers are stored and computed.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Fixed)]
     precision: PrecisionArg,
+    #[command(flatten)]
+    layout: LayoutArgs,
     /// Source texts (of a language model prompts), one a line, on which an integer model's ranges are
     /// measured; of `source<TAB>target` lines the source counts.
     #[arg(long, value_name = "TEXTS")]
@@ -97,6 +100,7 @@ pub fn run(args: &Args) -> Result<()> {
         imported.model.unknown = unknown.into();
     }
     let precision = args.precision.into();
+    let layout = args.layout.chosen(precision)?;
     let pairs = match (&args.calibration, precision) {
         (Some(path), Precision::FixedPoint) => calibration(&imported.model, path, args.threads)
             .with_context(|| path.display().to_string())?,
@@ -109,7 +113,7 @@ pub fn run(args: &Args) -> Result<()> {
             Vec::new()
         }
     };
-    let file = export(&imported.model, precision, &pairs)?;
+    let file = in_layout(export(&imported.model, precision, &pairs)?, layout)?;
     write_atomically(&args.output, &file)?;
     println!(
         "{}: {} bytes; {} parameters, names of `{}`",

@@ -6,6 +6,7 @@ mod explain;
 mod export;
 mod import;
 mod inspect;
+mod layout;
 mod options;
 mod quick;
 mod run;
@@ -33,6 +34,8 @@ enum Command {
     Export(export::Args),
     /// Turn a PyTorch checkpoint into a file for the runtime.
     Import(Box<import::Args>),
+    /// Write an exported file with its matrices in another layout.
+    Repack(layout::Args),
     /// Run texts through an exported file, as the device does.
     Run(run::Args),
     /// Draw what the output attends to in the source.
@@ -48,6 +51,7 @@ pub fn main() -> Result<()> {
         Some(Command::Eval(args)) => eval::run(&args),
         Some(Command::Export(args)) => export::run(&args),
         Some(Command::Import(args)) => import::run(&args),
+        Some(Command::Repack(args)) => layout::run(&args),
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
