@@ -13,7 +13,6 @@ mod explain;
 mod provoke;
 #[cfg(feature = "search")]
 mod searches;
-mod self_test;
 mod shell;
 mod speller;
 mod stack;

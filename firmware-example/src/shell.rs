@@ -8,19 +8,20 @@
 //! | `:search` | the same words, in every way to search; with feature `search` |
 //! | `:bench` | instructions of every operator; with feature `bench` |
 //! | `:errors` | every way to fail, provoked |
-//! | `:selftest` | the kernels against their reference |
+//! | `:selftest` | the kernels against the numeric contract; with feature `selftest` |
 //! | `:help` | this list |
 //! | `:quit` | ends |
 
 use embedded_io::{Read, Write};
 use runtime::{Checks, LogitsHash};
+#[cfg(feature = "selftest")]
+use runtime::{kernels::suite, model_format::layout::Packing};
 
 use crate::{
     board,
     console::{Console, Line},
     explain::explain,
     provoke::provoke,
-    self_test,
     speller::{self, ARENA_LEN, Failure, HEADER, MODEL, Model, Speller},
     stack,
 };
@@ -77,6 +78,7 @@ fn talk<S: Read + Write>(console: &mut Console<S>, model: &Model, speller: &mut 
             #[cfg(feature = "bench")]
             Line::Text(":bench") => crate::bench::run(console, model.model()),
             Line::Text(":errors") => provoke(console, model, speller),
+            #[cfg(feature = "selftest")]
             Line::Text(":selftest") => self_test(console),
             Line::Text(":help") => help(console),
             Line::Text(word) if word.starts_with(':') => {
@@ -109,7 +111,8 @@ fn help<S: Read + Write>(console: &mut Console<S>) {
         #[cfg(feature = "bench")]
         ":bench     counts the instructions of every operator",
         ":errors    every way to fail",
-        ":selftest  the kernels against their reference",
+        #[cfg(feature = "selftest")]
+        ":selftest  the kernels against the numeric contract",
         ":quit      ends",
     ] {
         console.text(line).end_line();
@@ -224,16 +227,23 @@ fn memory<S: Read + Write>(console: &mut Console<S>) {
     console.text("stack-of-all ").number(stack::in_all() as u64).end_line();
 }
 
+#[cfg(feature = "selftest")]
+#[inline(never)]
 fn self_test<S: Read + Write>(console: &mut Console<S>) {
-    match self_test::run() {
+    match suite::run() {
         Ok(comparisons) => {
-            console.text("the kernels equal their reference in ").number(comparisons);
+            console.text("the kernels equal the contract in ").number(comparisons);
             console.text(" cases").end_line();
         }
-        Err(self_test::Difference { cols, offsets: [row, x] }) => {
-            console.text("! a kernel differs from its reference: ").number(cols as u64);
-            console.text(" columns, offsets ").number(row as u64).text(" and ").number(x as u64);
-            console.end_line();
+        Err(suite::Difference { kernel, packing, rows, cols, tokens }) => {
+            let packing = match packing {
+                Packing::RowMajor => "row-major",
+                Packing::PairedRows => "paired-rows",
+                Packing::QuadRows => "quad-rows",
+            };
+            console.text("! ").text(kernel).text(" differs from the contract: ").text(packing);
+            console.text(", ").number(rows as u64).text(" rows, ").number(cols as u64);
+            console.text(" columns, ").number(tokens as u64).text(" tokens").end_line();
         }
     }
 }

@@ -84,10 +84,10 @@ const fn sizes(precision: Precision) -> Sizes {
     }
 }
 
-/// What the kernels of this build make of an input of `cols` columns.
-const fn input_len(precision: Precision, cols: usize) -> usize {
+/// What the kernels of this build make of an input of `tokens` tokens of `cols` columns.
+const fn input_len(precision: Precision, tokens: usize, cols: usize) -> usize {
     match precision {
-        Precision::FixedPoint => padded(kernels::scratch_len(cols)),
+        Precision::FixedPoint => padded(kernels::scratch_len(tokens, cols)),
         Precision::HalfFloat => 0,
     }
 }
@@ -103,6 +103,10 @@ const fn buffer(len: usize, size: usize) -> usize {
 
 pub(crate) const fn max(a: usize, b: usize) -> usize {
     if a > b { a } else { b }
+}
+
+const fn min(a: usize, b: usize) -> usize {
+    if a < b { a } else { b }
 }
 
 /// Elements of a rotation: sine and cosine for every pair of columns.
@@ -137,13 +141,15 @@ impl Plan {
         let memory = buffer(source * d_model, size.activation);
         let encoder_scratch = encoder_scratch(header, &size, source);
         let remember = match config.has_cross_attention() {
-            true => cross.saturating_add(input_len(header.precision, d_model)),
+            true => {
+                cross.saturating_add(input_len(header.precision, min(source, size.tokens), d_model))
+            }
             false => 0,
         };
         let memory_offset = max(encoder_scratch, remember);
         let self_cache =
             buffer(limits.target_len as usize * d_model, size.cached).saturating_mul(2 * n_layers);
-        let inputs = input_len(header.precision, max(d_model, config.decoder.d_ff as usize));
+        let inputs = input_len(header.precision, 1, max(d_model, config.decoder.d_ff as usize));
         let decoder_scratch = decoder_scratch(config, &size, limits, inputs);
         let search = search_buffers(config, limits);
         let decoder = cross
@@ -219,17 +225,17 @@ const fn encoder_scratch(header: &Header, size: &Sizes, source: usize) -> usize 
         return 0;
     }
     let (d_model, d_ff) = (config.d_model as usize, config.encoder.d_ff as usize);
-    let tokens = if source < size.tokens { source } else { size.tokens };
+    let tokens = min(source, size.tokens);
     let embed = buffer(rotation_len(config), ROTATION_SIZE);
     let normed = buffer(tokens.saturating_mul(d_model), size.activation);
     let attention = buffer(source * d_model, size.activation)
         .saturating_add(buffer(source * d_model, size.cached).saturating_mul(2))
         .saturating_add(normed)
         .saturating_add(attention_scratch(size, source))
-        .saturating_add(input_len(header.precision, d_model));
+        .saturating_add(input_len(header.precision, tokens, d_model));
     let feed_forward = normed
         .saturating_add(buffer(tokens.saturating_mul(d_ff), size.activation))
-        .saturating_add(input_len(header.precision, max(d_model, d_ff)));
+        .saturating_add(input_len(header.precision, tokens, max(d_model, d_ff)));
     max(embed, max(attention, feed_forward))
 }
 

@@ -41,7 +41,7 @@ impl Case {
 
     /// Shows `see` the input, ready.
     fn with_input<R>(&self, see: impl FnOnce(&Input<'_>) -> R) -> R {
-        let mut scratch = vec![0_u32; scratch_len(self.cols).div_ceil(4)];
+        let mut scratch = vec![0_u32; scratch_len(1, self.cols).div_ceil(4)];
         let scratch = bytemuck::cast_slice_mut(&mut scratch);
         see(&Input::new(&self.x, [1, self.cols], scratch))
     }

@@ -6,7 +6,7 @@
 //! | `TOKENS` | most tokens that one [`Input`] holds |
 //! | `ROWS` | rows of a block, a multiple of 4 |
 //! | `Ready` | what is made of an input before the first product |
-//! | `scratch_len(cols)` | bytes of memory for that, with `TOKENS` tokens of `cols` columns |
+//! | `scratch_len(tokens, cols)` | bytes of memory for that, with so many tokens of `cols` columns |
 //! | `ready(x, [tokens, cols], scratch)` | makes it |
 //! | `block(linear, first_row, input, out)` | outputs of the next `ROWS` rows for every token |
 //! | `try_project(linear, input, bounds, out)` | a whole product in one go; `false` where it cannot |
@@ -22,6 +22,8 @@ mod dsp;
 pub mod float;
 #[cfg_attr(kiloformer_dsp, allow(dead_code, reason = "the truth that the other file is tested by"))]
 pub mod reference;
+#[cfg(any(test, feature = "kernel-suite"))]
+pub mod suite;
 
 #[cfg(kiloformer_dsp)]
 use dsp as isa;
