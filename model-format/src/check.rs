@@ -4,7 +4,7 @@ use crate::config::Precision;
 use crate::directory::{Expected, Kind, Slot};
 use crate::error::{ModelError, TensorFault};
 use crate::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
-use crate::layout::{LinearF16, LinearInt};
+use crate::layout::{BLOCK_ROWS, LinearF16, LinearInt};
 use crate::model::{ALIGN, Model};
 use crate::numeric::QFormat;
 
@@ -15,10 +15,8 @@ pub(crate) fn structure(model: &Model<'_>) -> Result<(), ModelError> {
     }
     let mut end = 0;
     for slot in Slot::all(model.config()) {
-        let expected = slot.expected(model.header().precision, model.config());
-        end =
-            place(model, (slot, expected), end).map_err(|fault| ModelError::Tensor(slot, fault))?;
-        if let Some(index) = bad_constant(model, slot, expected.kind) {
+        end = place(model, slot, end).map_err(|fault| ModelError::Tensor(slot, fault))?;
+        if let Some(index) = bad_constant(model, slot, model.kind(slot)) {
             return Err(ModelError::Tensor(slot, TensorFault::Constant { index }));
         }
     }
@@ -29,11 +27,10 @@ pub(crate) fn structure(model: &Model<'_>) -> Result<(), ModelError> {
 pub(crate) fn weights(model: &Model<'_>) -> Result<(), ModelError> {
     let config = model.config();
     for slot in Slot::all(config) {
-        let fault = match slot.expected(model.header().precision, config).kind {
-            Kind::LinearI8 => {
-                let x_max = slot.input(config).map(|input| model.formats().get(input).max_abs());
-                rows_int(&model.linear_int(slot), x_max)
-            }
+        let x_max = slot.input(config).map(|input| model.formats().get(input).max_abs());
+        let fault = match model.kind(slot) {
+            Kind::LinearI8 => rows_int(&model.linear_int(slot), x_max),
+            Kind::LinearI4 => blocks_i4(&model.linear_int(slot), x_max),
             Kind::LinearF16 => {
                 let linear = model.linear_f16(slot);
                 let bad = linear.data.iter().chain(linear.bias).position(|w| !is_finite(*w));
@@ -49,11 +46,9 @@ pub(crate) fn weights(model: &Model<'_>) -> Result<(), ModelError> {
 }
 
 /// Checks one directory entry; the end of its blob.
-fn place(
-    model: &Model<'_>,
-    (slot, expected): (Slot, Expected),
-    end: usize,
-) -> Result<usize, TensorFault> {
+fn place(model: &Model<'_>, slot: Slot, end: usize) -> Result<usize, TensorFault> {
+    let expected = slot.expected(model.header().precision, model.config());
+    let expected = Expected { kind: model.kind(slot), ..expected };
     let entry = model.entry(slot);
     if entry.kind != expected.kind as u8 {
         return Err(TensorFault::Kind { found: entry.kind });
@@ -86,7 +81,7 @@ const ONE_Q30: i32 = 1 << 30;
 /// The index of the first constant of a tensor that is out of range.
 fn bad_constant(model: &Model<'_>, slot: Slot, kind: Kind) -> Option<usize> {
     match kind {
-        Kind::LinearI8 => {
+        Kind::LinearI8 | Kind::LinearI4 => {
             let linear = model.linear_int(slot);
             (0..linear.rows).position(|row| linear.constants(row).1 < 0)
         }
@@ -137,14 +132,35 @@ fn rows_int(linear: &LinearInt<'_>, x_max: Option<i64>) -> Option<TensorFault> {
         if bits & 0x80 != 0 {
             return Some(TensorFault::Weight { row });
         }
-        if let Some(x_max) = x_max {
-            let bound = i64::from(sum) * x_max + i64::from(bias.unsigned_abs());
-            if bound > i64::from(i32::MAX) {
+        if overflows(sum, bias, x_max) {
+            return Some(TensorFault::Overflow { row });
+        }
+    }
+    None
+}
+
+fn blocks_i4(linear: &LinearInt<'_>, x_max: Option<i64>) -> Option<TensorFault> {
+    for first in (0..linear.rows).step_by(BLOCK_ROWS) {
+        let rows = linear.rows.saturating_sub(first);
+        let sums = match linear.nibbles(first).magnitudes(rows, linear.cols) {
+            Ok(sums) => sums,
+            Err(row) => return Some(TensorFault::Weight { row: first.saturating_add(row) }),
+        };
+        let [biases, _] = linear.block_constants(first);
+        for (row, (sum, bias)) in (first..linear.rows).zip(sums.into_iter().zip(biases)) {
+            if overflows(sum, bias, x_max) {
                 return Some(TensorFault::Overflow { row });
             }
         }
     }
     None
+}
+
+/// Whether a row whose weights have this sum of magnitudes could leave `i32`; never where it
+/// multiplies no activation.
+fn overflows(sum: u32, bias: i32, x_max: Option<i64>) -> bool {
+    let Some(x_max) = x_max else { return false };
+    i64::from(sum) * x_max + i64::from(bias.unsigned_abs()) > i64::from(i32::MAX)
 }
 
 const MAX_FRAC_BITS: i8 = 20;

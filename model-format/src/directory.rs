@@ -5,7 +5,7 @@
 
 use crate::config::{ModelConfig, NormPlace, Output, Positions, Precision};
 use crate::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
-use crate::layout::{Layout, linear_f16_len, linear_i8_len};
+use crate::layout::{Layout, linear_f16_len, linear_i4_len, linear_i8_len};
 
 /// Bytes of a directory entry: kind, 0, rows, cols, 0 0, offset, length.
 pub const ENTRY_LEN: usize = 16;
@@ -87,8 +87,9 @@ pub enum Kind {
     Absent = 0,
     /// `i8` weights, `i32` biases, `i32` multipliers: [`LinearInt`](crate::layout::LinearInt).
     LinearI8 = 1,
-    /// `f16` weights and biases: [`LinearF16`](crate::layout::LinearF16). Code 2 is reserved for
-    /// 4-bit weights.
+    /// Weights of 4 bits, `i32` biases, `i32` multipliers: [`LinearInt`](crate::layout::LinearInt) too.
+    LinearI4 = 2,
+    /// `f16` weights and biases: [`LinearF16`](crate::layout::LinearF16).
     LinearF16 = 3,
     /// LayerNorm in integers: epsilon `i64`, gamma `i32[d_model]`, beta `i32[d_model]`.
     NormI32 = 4,
@@ -122,6 +123,7 @@ impl Expected {
         match self.kind {
             Kind::Absent => Some(0),
             Kind::LinearI8 => linear_i8_len(layout, rows, cols),
+            Kind::LinearI4 => linear_i4_len(rows, cols),
             Kind::LinearF16 => linear_f16_len(layout, rows, cols),
             Kind::NormI32 => Some(8 + 8 * cols),
             Kind::NormF16 => Some(4 * cols),
@@ -245,6 +247,13 @@ impl Slot {
                 DECODER.get(at).map(|(slot, _)| Self::Decoder(layer as u16, *slot))
             }
         }
+    }
+
+    /// Whether the weights of an integer model may have 4 bits here ([`Kind::LinearI4`]), where
+    /// [`expected`](Self::expected) says 8: in matrices that multiply an activation.
+    pub const fn may_be_i4(self, config: &ModelConfig) -> bool {
+        let expected = self.expected(Precision::FixedPoint, config);
+        matches!(expected.kind, Kind::LinearI8) && self.input(config).is_some()
     }
 
     /// What `config` asks of this tensor.
@@ -438,6 +447,11 @@ impl Entry {
             offset: u32::from_le_bytes([o0, o1, o2, o3]),
             len: u32::from_le_bytes([l0, l1, l2, l3]),
         }
+    }
+
+    /// Whether its weights have 4 bits.
+    pub const fn is_i4(&self) -> bool {
+        self.kind == Kind::LinearI4 as u8
     }
 
     #[cfg(feature = "std")]

@@ -88,7 +88,8 @@ pub enum TensorFault {
         /// Offset in the weights.
         found: u32,
     },
-    /// A weight of -128, or an `f16` that is no finite number.
+    /// A weight of -128, in 4 bits one of -8 or a factor of 0 or padding that is not as it should be, or
+    /// an `f16` that is no finite number.
     Weight {
         /// Its row.
         row: usize,

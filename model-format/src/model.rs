@@ -2,7 +2,7 @@
 
 use crate::check;
 use crate::config::{MAX_FIXED_LEN, ModelConfig, Precision, TextConfig};
-use crate::directory::{Entry, Slot};
+use crate::directory::{Entry, Kind, Slot};
 use crate::envelope::{CRC_LEN, Parts, crc32};
 use crate::error::{ModelError, Side, VocabularyFault};
 use crate::formats::{ActivationSlot, FORMAT_LEN, Formats};
@@ -127,11 +127,24 @@ impl<'a> Model<'a> {
         &self.target
     }
 
+    /// How a tensor is stored.
+    pub fn kind(&self, slot: Slot) -> Kind {
+        let config = self.config();
+        match slot.expected(self.header.precision, config).kind {
+            Kind::LinearI8 if self.entry(slot).is_i4() && slot.may_be_i4(config) => Kind::LinearI4,
+            kind => kind,
+        }
+    }
+
     /// An integer linear tensor; empty where the model has none there.
     pub fn linear_int(&self, slot: Slot) -> LinearInt<'a> {
         let entry = self.entry(slot);
         let (rows, cols) = (usize::from(entry.rows), usize::from(entry.cols));
-        LinearInt::read(Packing::of(self.header.layout), rows, cols, self.blob(entry))
+        let packing = match entry.is_i4() {
+            true => Packing::Nibbles,
+            false => Packing::of(self.header.layout),
+        };
+        LinearInt::read(packing, rows, cols, self.blob(entry))
     }
 
     /// An `f16` linear tensor; empty where the model has none there.

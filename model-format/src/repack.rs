@@ -11,7 +11,8 @@ use crate::model::Model;
 use crate::vocabulary::Vocabulary;
 use crate::write::{AlignedBytes, FileBuilder};
 
-/// The file of `model` with its matrices in `layout`; its answers are the same.
+/// The file of `model` with its matrices in `layout`; its answers are the same. Matrices of 4 bits
+/// stay as they are.
 ///
 /// # Errors
 /// [`ModelError::Header`] names the layout where it does not suit the model's precision.
@@ -26,6 +27,7 @@ pub fn repack(model: &Model<'_>, layout: Layout) -> Result<AlignedBytes, ModelEr
     if header.precision == Precision::FixedPoint {
         file.formats(|slot| model.formats().get(slot));
     }
+    file.four_bit(|slot| model.kind(slot) == Kind::LinearI4);
     file.tensors(|slot, kind| Ok::<_, ModelError>(blob(model, layout, slot, kind)))?;
     file.finish()
 }

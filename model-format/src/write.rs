@@ -16,6 +16,7 @@ pub struct FileBuilder {
     formats: Vec<QFormat>,
     source: Vec<String>,
     target: Vec<String>,
+    four_bit: Vec<Slot>,
     directory: Vec<u8>,
     weights: Vec<u8>,
 }
@@ -24,8 +25,18 @@ impl FileBuilder {
     /// Starts a file. `source` and `target` are the texts of all ids, empty for special ids; with a
     /// shared embedding they are the same.
     pub fn new(header: Header, source: Vec<String>, target: Vec<String>) -> Self {
-        let formats = Vec::new();
-        Self { header, formats, source, target, directory: Vec::new(), weights: Vec::new() }
+        let (formats, four_bit, directory, weights) = Default::default();
+        Self { header, formats, source, target, four_bit, directory, weights }
+    }
+
+    /// Chooses the tensors of an integer model whose weights have 4 bits; none otherwise.
+    pub fn four_bit(&mut self, is_four_bit: impl Fn(Slot) -> bool) {
+        let config = self.header.config;
+        let may_be = |slot: &Slot| slot.may_be_i4(&config) && is_four_bit(*slot);
+        self.four_bit = match self.header.precision {
+            Precision::FixedPoint => Slot::all(&config).filter(may_be).collect(),
+            Precision::HalfFloat => Vec::new(),
+        };
     }
 
     /// Sets the formats of an integer model, in the order of [`ActivationSlot::all`].
@@ -44,13 +55,17 @@ impl FileBuilder {
         let config = self.header.config;
         for slot in Slot::all(&config) {
             let expected = slot.expected(self.header.precision, &config);
-            let bytes = match expected.kind {
+            let kind = match self.four_bit.contains(&slot) {
+                true => Kind::LinearI4,
+                false => expected.kind,
+            };
+            let bytes = match kind {
                 Kind::Absent => Vec::new(),
                 kind => blob(slot, kind)?,
             };
             self.weights.resize(self.weights.len().next_multiple_of(ALIGN), 0);
             let entry = Entry {
-                kind: expected.kind as u8,
+                kind: kind as u8,
                 rows: expected.rows,
                 cols: expected.cols,
                 offset: self.weights.len() as u32,

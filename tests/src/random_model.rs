@@ -11,7 +11,7 @@ use model_format::config::{
 use model_format::directory::{DecoderSlot, EncoderSlot, Kind, Slot};
 use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
 use model_format::header::Header;
-use model_format::layout::{Layout, LinearF16, LinearInt};
+use model_format::layout::{GROUP_COLS, Layout, LinearF16, LinearInt, pack_nibbles};
 use model_format::numeric::QFormat;
 use model_format::{AlignedBytes, FileBuilder};
 
@@ -84,11 +84,39 @@ pub fn of_family(family: Family, config: &ModelConfig) -> ModelConfig {
     }
 }
 
-/// The file of a random model. The same arguments give the same bytes.
+/// How a file stores its matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Storage {
+    /// The order of weights.
+    pub layout: Layout,
+    /// Whether the weights of an integer model have 4 bits wherever they may.
+    pub four_bit: bool,
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self { layout: Layout::RowMajor, four_bit: false }
+    }
+}
+
+/// The file of a random model, row-major and of 8 bits. The same arguments give the same bytes.
 ///
 /// # Panics
 /// When `config` is not sound, or the vocabulary that it reads is not [`SOURCE_VOCAB`].
 pub fn random_model(precision: Precision, config: &ModelConfig, seed: u64) -> AlignedBytes {
+    random_model_with(precision, config, seed, Storage::default())
+}
+
+/// [`random_model`] with its matrices stored as asked for.
+///
+/// # Panics
+/// As [`random_model`], and when the layout does not suit the precision.
+pub fn random_model_with(
+    precision: Precision,
+    config: &ModelConfig,
+    seed: u64,
+    storage: Storage,
+) -> AlignedBytes {
     let reads_target = config.shared_embedding || !config.has_encoder();
     let read = if reads_target { config.target_vocab } else { config.source_vocab };
     assert_eq!(read, SOURCE_VOCAB, "letters and an apostrophe");
@@ -98,7 +126,7 @@ pub fn random_model(precision: Precision, config: &ModelConfig, seed: u64) -> Al
         fold_case: true,
         unknown: UnknownPolicy::Refuse,
     };
-    let header = Header { precision, layout: Layout::RowMajor, config: *config, text };
+    let header = Header { precision, layout: storage.layout, config: *config, text };
     let source = if config.has_encoder() { letters() } else { Vec::new() };
     let target = match config.has_decoder() {
         _ if reads_target => letters(),
@@ -106,8 +134,9 @@ pub fn random_model(precision: Precision, config: &ModelConfig, seed: u64) -> Al
         false => symbols(0, config.target_vocab),
     };
     let mut builder = FileBuilder::new(header, source, target);
-    let mut maker = Maker { config: *config, random: Random(seed) };
+    let mut maker = Maker { config: *config, storage, random: Random(seed) };
     builder.formats(|slot| format(config, slot));
+    builder.four_bit(|_| storage.four_bit);
     let done: Result<(), std::convert::Infallible> =
         builder.tensors(|slot, kind| Ok(maker.blob(precision, slot, kind)));
     let Ok(()) = done;
@@ -181,6 +210,7 @@ const TWO_32: f64 = 4_294_967_296.0;
 /// Makes the bytes of all tensors of one model.
 struct Maker {
     config: ModelConfig,
+    storage: Storage,
     random: Random,
 }
 
@@ -190,6 +220,7 @@ impl Maker {
         let (rows, cols) = (usize::from(expected.rows), usize::from(expected.cols));
         match kind {
             Kind::LinearI8 => self.linear_i8(slot, rows, cols),
+            Kind::LinearI4 => self.linear_i4(slot, rows, cols),
             Kind::LinearF16 => self.linear_f16(slot, rows, cols),
             Kind::NormI32 => self.norm_i32(slot, cols),
             Kind::NormF16 => self.norm_f16(cols),
@@ -201,25 +232,45 @@ impl Maker {
     }
 
     fn linear_i8(&mut self, slot: Slot, rows: usize, cols: usize) -> Vec<u8> {
-        // No sum of absolute weights may reach 2^16.
-        let top = (60_000 / cols).min(127) as i32;
+        let top = top(cols);
         let weights: Vec<i8> = (0..rows * cols).map(|_| self.random.within(top) as i8).collect();
-        let Some(input) = slot.input(&self.config) else {
-            let multipliers = self.look_up(rows);
-            return LinearInt::pack(Layout::RowMajor, &weights, &vec![0; rows], &multipliers);
+        let (bias, multipliers) = match slot.input(&self.config) {
+            None => (vec![0; rows], self.look_up(rows, deviation(top))),
+            Some(input) => self.constants(slot, input, [rows, cols], deviation(top)),
         };
-        let acc_spread = deviation(top) * (cols as f64).sqrt() * self.units(input);
+        LinearInt::pack(self.storage.layout, &weights, &bias, &multipliers)
+    }
+
+    fn linear_i4(&mut self, slot: Slot, rows: usize, cols: usize) -> Vec<u8> {
+        let weights: Vec<i8> = (0..rows * cols).map(|_| self.random.within(7) as i8).collect();
+        let (groups, top) = (cols.div_ceil(GROUP_COLS), top_factor(cols));
+        let factor = |random: &mut Random| 1 + (random.bits() % top) as u8;
+        let factors: Vec<u8> = (0..rows * groups).map(|_| factor(&mut self.random)).collect();
+        let input = slot.input(&self.config).expect("a matrix that multiplies");
+        let (bias, multipliers) = self.constants(slot, input, [rows, cols], deviation_i4(cols));
+        pack_nibbles(&weights, &factors, &bias, &multipliers)
+    }
+
+    /// Biases and multipliers of a matrix whose weights have this standard deviation.
+    fn constants(
+        &mut self,
+        slot: Slot,
+        input: ActivationSlot,
+        [rows, cols]: [usize; 2],
+        deviation: f64,
+    ) -> (Vec<i32>, Vec<i32>) {
+        let acc_spread = deviation * (cols as f64).sqrt() * self.units(input);
         let (out, has_bias) = (self.output_units(slot), self.has_bias(slot));
-        let bias: Vec<i32> = (0..rows)
+        let bias = (0..rows)
             .map(|_| self.random.real(if has_bias { BIAS_SPREAD * acc_spread } else { 0.0 }) as i32)
             .collect();
-        let multipliers: Vec<i32> = (0..rows)
+        let multipliers = (0..rows)
             .map(|row| {
                 let eagerness = 1.0 + self.random.real(0.3);
                 (out / acc_spread * eagerness * self.row_scale(slot, row) * TWO_32) as i32
             })
             .collect();
-        LinearInt::pack(Layout::RowMajor, &weights, &bias, &multipliers)
+        (bias, multipliers)
     }
 
     fn linear_f16(&mut self, slot: Slot, rows: usize, cols: usize) -> Vec<u8> {
@@ -245,7 +296,7 @@ impl Maker {
             weights.extend((0..cols).map(|_| f16::from_f64(self.random.real(scale))));
         }
         let bias: Vec<f16> = (0..rows).map(|_| f16::from_f64(self.random.real(bias))).collect();
-        LinearF16::pack(Layout::RowMajor, &weights, &bias)
+        LinearF16::pack(self.storage.layout, &weights, &bias)
     }
 
     /// The spread of an activation in its units.
@@ -305,15 +356,19 @@ impl Maker {
     }
 
     /// Multipliers of an embedding's look-up, whose operand is a weight shifted left by 24.
-    fn look_up(&mut self, rows: usize) -> Vec<i32> {
+    fn look_up(&mut self, rows: usize, deviation: f64) -> Vec<i32> {
         let one = f64::from(format(&self.config, ActivationSlot::EncoderEmbed).frac_bits).exp2();
-        let top = (60_000 / i32::from(self.config.d_model)).min(127);
-        let multiplier = one * 256.0 / deviation(top);
+        let multiplier = one * 256.0 / deviation;
         (0..rows).map(|_| (multiplier * (1.0 + self.random.real(0.3))) as i32).collect()
     }
 
     fn look_up_multipliers(&mut self, rows: usize) -> Vec<u8> {
-        self.look_up(rows).into_iter().flat_map(i32::to_le_bytes).collect()
+        let d_model = self.config.d_model.into();
+        let deviation = match self.storage.four_bit {
+            true => deviation_i4(d_model),
+            false => deviation(top(d_model)),
+        };
+        self.look_up(rows, deviation).into_iter().flat_map(i32::to_le_bytes).collect()
     }
 
     fn norm_i32(&mut self, slot: Slot, cols: usize) -> Vec<u8> {
@@ -362,6 +417,22 @@ fn frequencies(pairs: usize) -> Vec<u8> {
     let angle = |i: usize| 10_000_f64.powf(-(i as f64) / pairs as f64);
     let pair = |i| [q30(angle(i).cos()), q30(angle(i).sin())];
     (0..pairs).flat_map(pair).flat_map(i32::to_le_bytes).collect()
+}
+
+/// The largest weight of 8 bits: no sum of absolute weights may reach 2^16.
+fn top(cols: usize) -> i32 {
+    (60_000 / cols).min(127) as i32
+}
+
+/// The largest factor of weights of 4 bits, for the same reason.
+fn top_factor(cols: usize) -> u64 {
+    (60_000 / (7 * cols)).clamp(1, 15) as u64
+}
+
+/// Standard deviation of weights of 4 bits times their factors.
+fn deviation_i4(cols: usize) -> f64 {
+    let top = top_factor(cols) as f64;
+    deviation(7) * ((top + 1.0) * (2.0 * top + 1.0) / 6.0).sqrt()
 }
 
 /// Standard deviation of the integers in `[-top, top]`.

@@ -5,11 +5,11 @@ use std::path::Path;
 use kiloformer_tests::answer::answer;
 use kiloformer_tests::for_precision;
 use kiloformer_tests::precision::BOTH;
-use kiloformer_tests::random_model::{like_g2p, random_model};
+use kiloformer_tests::random_model::{Storage, like_g2p, random_model, random_model_with, tiny};
 use model_format::config::Precision as Stored;
-use model_format::directory::Slot;
-use model_format::layout::Layout;
-use model_format::{AlignedBytes, Model, repack};
+use model_format::directory::{Kind, Slot};
+use model_format::layout::{Layout, LinearInt};
+use model_format::{AlignedBytes, FileBuilder, Model, Vocabulary, repack};
 use runtime::{LogitsHash, Precision, Session, TypedModel, arena_len};
 
 /// Golden files, and one of the size of the model that ships.
@@ -26,6 +26,9 @@ fn models() -> Vec<(String, AlignedBytes)> {
     for precision in BOTH {
         models.push((format!("random {precision:?}"), random_model(precision, &like_g2p(), 3)));
     }
+    let four_bit = Storage { four_bit: true, ..Storage::default() };
+    let file = random_model_with(Stored::FixedPoint, &like_g2p(), 3, four_bit);
+    models.push(("random, 4 bits".to_owned(), file));
     models
 }
 
@@ -79,5 +82,44 @@ fn a_damaged_weight_of_any_layout_is_found() {
         let at = blob.addr() - packed.as_ptr().addr();
         packed[at] = minus_128;
         assert!(Model::from_bytes_with(&packed, model_format::Checks::SkipCrc).is_err());
+    }
+}
+
+/// The same model with the products of weights and factors in 8 bits.
+fn expanded(model: &Model<'_>) -> AlignedBytes {
+    let texts = |vocabulary: &Vocabulary<'_>| {
+        (0..vocabulary.len()).map(|id| vocabulary.text(id).to_owned()).collect()
+    };
+    let [source, target] = [model.source_vocabulary(), model.target_vocabulary()].map(texts);
+    let mut file = FileBuilder::new(*model.header(), source, target);
+    file.formats(|slot| model.formats().get(slot));
+    let done: Result<(), std::convert::Infallible> = file.tensors(|slot, kind| {
+        assert_ne!(kind, Kind::LinearI4, "nobody asked for it");
+        if model.kind(slot) != Kind::LinearI4 {
+            return Ok(model.bytes(slot).to_vec());
+        }
+        let linear = model.linear_int(slot);
+        let weights: Vec<i8> = (0..linear.rows).flat_map(|row| linear.row(row)).collect();
+        let (bias, multipliers): (Vec<i32>, Vec<i32>) =
+            (0..linear.rows).map(|row| linear.constants(row)).unzip();
+        Ok(LinearInt::pack(model.header().layout, &weights, &bias, &multipliers))
+    });
+    let Ok(()) = done;
+    file.finish().expect("products of 4 bits fit into 8")
+}
+
+#[test]
+fn weights_of_4_bits_answer_as_their_products_in_8_bits() {
+    for (config, seed) in [(like_g2p(), 3), (tiny(), 5)] {
+        for layout in [Layout::RowMajor, Layout::PairedRows, Layout::QuadRows] {
+            let storage = Storage { layout, four_bit: true };
+            let file = random_model_with(Stored::FixedPoint, &config, seed, storage);
+            let model = Model::from_bytes(&file).expect("a sound file");
+            let slots = Slot::all(model.config());
+            assert!(slots.filter(|slot| model.kind(*slot) == Kind::LinearI4).count() >= 16);
+            let wide = expanded(&model);
+            assert!(wide.len() > file.len(), "{} and {}", wide.len(), file.len());
+            assert_eq!(run(&file), run(&wide), "{layout:?}");
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! multipliers (`i32`). The others are blocks of four rows, each with its own four biases and four
 //! multipliers behind its weights, so that a kernel reads one stream.
 
+use super::nibbles::{self, Nibbles};
 use super::{Layout, cast, split};
 
 /// Rows of a block.
@@ -17,7 +18,8 @@ const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
 
 /// How an integer matrix is packed.
 ///
-/// A tile of a blocked packing is 16 bytes: four rows of four columns, those past the last being zeros.
+/// A tile of `PairedRows` and `QuadRows` is 16 bytes: four rows of four columns, those past the last
+/// being zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
     /// Row after row.
@@ -27,6 +29,9 @@ pub enum Packing {
     PairedRows,
     /// A word is the four rows of one column, each byte a weight + 128. A tile is columns 0 to 3.
     QuadRows,
+    /// Weights of 4 bits with a factor for every 16 columns of a row, whatever the file's layout:
+    /// [`Nibbles`].
+    Nibbles,
 }
 
 impl Packing {
@@ -40,9 +45,21 @@ impl Packing {
     }
 
     /// Bytes of a block of `cols` columns with its constants; `None` where it overflows.
-    const fn block_len(cols: usize) -> Option<usize> {
-        match cols.div_ceil(TILE_COLS).checked_mul(TILE_LEN) {
+    const fn block_len(self, cols: usize) -> Option<usize> {
+        let weights = match self {
+            Self::Nibbles => nibbles::weights_len(cols),
+            _ => cols.div_ceil(TILE_COLS).checked_mul(TILE_LEN),
+        };
+        match weights {
             Some(weights) => weights.checked_add(CONSTANTS_LEN),
+            None => None,
+        }
+    }
+
+    /// Bytes of the blocks of a matrix; `None` where it overflows.
+    const fn blocks_len(self, rows: usize, cols: usize) -> Option<usize> {
+        match self.block_len(cols) {
+            Some(block) => block.checked_mul(rows.div_ceil(BLOCK_ROWS)),
             None => None,
         }
     }
@@ -58,6 +75,8 @@ impl Packing {
                 flip: if row.is_multiple_of(2) { 0x80 } else { 0 },
             },
             Self::QuadRows => Strides { first: row, tile: TILE_LEN, col: 4, flip: 0x80 },
+            // Not bytes: a row begins where its block does.
+            Self::Nibbles => Strides { first: 0, tile: 0, col: 0, flip: 0 },
         }
     }
 }
@@ -82,11 +101,9 @@ const fn align4(len: usize) -> Option<usize> {
 
 /// Length of the blob of an `i8` linear tensor; `None` where it overflows.
 pub const fn linear_i8_len(layout: Layout, rows: usize, cols: usize) -> Option<usize> {
-    if !matches!(Packing::of(layout), Packing::RowMajor) {
-        return match Packing::block_len(cols) {
-            Some(block) => block.checked_mul(rows.div_ceil(BLOCK_ROWS)),
-            None => None,
-        };
+    let packing = Packing::of(layout);
+    if !matches!(packing, Packing::RowMajor) {
+        return packing.blocks_len(rows, cols);
     }
     let (Some(weights), Some(constants)) = (rows.checked_mul(cols), rows.checked_mul(8)) else {
         return None;
@@ -95,6 +112,11 @@ pub const fn linear_i8_len(layout: Layout, rows: usize, cols: usize) -> Option<u
         Some(weights) => weights.checked_add(constants),
         None => None,
     }
+}
+
+/// Length of the blob of a 4-bit linear tensor; `None` where it overflows.
+pub const fn linear_i4_len(rows: usize, cols: usize) -> Option<usize> {
+    Packing::Nibbles.blocks_len(rows, cols)
 }
 
 /// An integer matrix with its epilogue, read in place:
@@ -137,7 +159,7 @@ impl<'a> LinearInt<'a> {
     pub const fn block_len(&self) -> usize {
         match self.packing {
             Packing::RowMajor => self.cols,
-            _ => match Packing::block_len(self.cols) {
+            packing => match packing.block_len(self.cols) {
                 Some(len) => len,
                 None => usize::MAX,
             },
@@ -154,7 +176,17 @@ impl<'a> LinearInt<'a> {
         self.data.get(index.saturating_mul(self.block_len())..).unwrap_or_default()
     }
 
-    /// The weights of row `row`; none past the last.
+    /// Weights and factors of the block that `row` is in; empty past the last, and where the packing
+    /// is not [`Packing::Nibbles`].
+    #[inline]
+    pub fn nibbles(&self, row: usize) -> Nibbles<'a> {
+        match self.packing {
+            Packing::Nibbles => Nibbles::read(self.from_row(row), self.cols),
+            _ => Nibbles::default(),
+        }
+    }
+
+    /// The weights of row `row`, those of 4 bits times their factors; none past the last.
     pub fn row(&self, row: usize) -> Row<'a> {
         let start = match self.packing {
             Packing::RowMajor => row,
@@ -163,7 +195,8 @@ impl<'a> LinearInt<'a> {
         let start = start.saturating_mul(self.block_len());
         let strides = self.packing.strides(row % BLOCK_ROWS);
         let data = self.data.get(start.saturating_add(strides.first)..).unwrap_or_default();
-        Row { data, strides, next: 0, cols: if row < self.rows { self.cols } else { 0 } }
+        let nibbles = (self.packing == Packing::Nibbles).then_some(row % BLOCK_ROWS);
+        Row { data, strides, nibbles, next: 0, cols: if row < self.rows { self.cols } else { 0 } }
     }
 
     /// Bias and multiplier of row `row`; zeros past the last.
@@ -234,6 +267,8 @@ fn pack_blocks(packing: Packing, weights: &[i8], bias: &[i32], multipliers: &[i3
 pub struct Row<'a> {
     data: &'a [i8],
     strides: Strides,
+    /// Its place in a block of [`Packing::Nibbles`].
+    nibbles: Option<usize>,
     next: usize,
     cols: usize,
 }
@@ -246,9 +281,13 @@ impl Iterator for Row<'_> {
         if self.next >= self.cols {
             return None;
         }
-        let Strides { tile, col, flip, .. } = self.strides;
-        let (whole, rest) = (self.next / TILE_COLS, self.next % TILE_COLS);
+        let column = self.next;
         self.next += 1;
+        if let Some(row) = self.nibbles {
+            return Some(nibbles::weight(self.data, self.cols, [row, column]));
+        }
+        let Strides { tile, col, flip, .. } = self.strides;
+        let (whole, rest) = (column / TILE_COLS, column % TILE_COLS);
         let at = whole.wrapping_mul(tile).wrapping_add(rest.wrapping_mul(col));
         let stored = self.data.get(at)?;
         Some(stored.wrapping_add(flip as i8))

@@ -1,15 +1,22 @@
 //! How the rows of a matrix lie in the file, and the only place that packs and unpacks them.
 //!
 //! ```text
-//! int    integer weights with biases and multipliers: LinearInt
-//! half   f16 weights with biases: LinearF16
+//! int       integer weights with biases and multipliers: LinearInt
+//!   nibbles   those of 4 bits
+//! half      f16 weights with biases: LinearF16
 //! ```
 
 mod half;
 mod int;
+mod nibbles;
 
 pub use half::{LinearF16, ROWS16_BLOCK, linear_f16_len};
-pub use int::{BLOCK_ROWS, LinearInt, Packing, Row, TILE_COLS, TILE_LEN, linear_i8_len};
+pub use int::{
+    BLOCK_ROWS, LinearInt, Packing, Row, TILE_COLS, TILE_LEN, linear_i4_len, linear_i8_len,
+};
+#[cfg(feature = "std")]
+pub use nibbles::pack_nibbles;
+pub use nibbles::{GROUP_COLS, Group, MAX_FACTOR, MAX_NIBBLE, Nibbles};
 
 use crate::config::Precision;
 

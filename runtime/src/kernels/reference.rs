@@ -1,6 +1,6 @@
 //! The portable kernels, which define the truth.
 
-use model_format::layout::{LinearInt, Packing};
+use model_format::layout::{BLOCK_ROWS, GROUP_COLS, LinearInt, Nibbles, Packing};
 use model_format::numeric::rescale;
 
 use super::Input;
@@ -32,11 +32,61 @@ pub fn block<const ROWS: usize, const TOKENS: usize>(
 ) {
     for (token, out) in out.iter_mut().enumerate().take(input.tokens) {
         let x = input.token(token);
+        if linear.packing == Packing::Nibbles {
+            nibbles(linear, first_row, x, out);
+            continue;
+        }
         for (row, out) in (first_row..).zip(out) {
             let (bias, multiplier) = linear.constants(row);
             *out = rescale(bias.wrapping_add(dot_row(linear, row, x)), multiplier);
         }
     }
+}
+
+/// `block` of weights of 4 bits, for one token.
+fn nibbles(linear: &LinearInt<'_>, first_row: usize, x: &[i16], out: &mut [i32]) {
+    for (row, out) in (first_row..).step_by(BLOCK_ROWS).zip(out.chunks_mut(BLOCK_ROWS)) {
+        let [biases, multipliers] = linear.block_constants(row);
+        let sums = nibble_sums(&linear.nibbles(row), x);
+        for ((out, sum), (bias, multiplier)) in
+            out.iter_mut().zip(sums).zip(biases.into_iter().zip(multipliers))
+        {
+            *out = rescale(bias.wrapping_add(sum), multiplier);
+        }
+    }
+}
+
+/// The products of four rows with `x`.
+fn nibble_sums(block: &Nibbles<'_>, x: &[i16]) -> [i32; BLOCK_ROWS] {
+    let mut sums = [0_i32; BLOCK_ROWS];
+    for ((group, factors), x) in block.groups.iter().zip(block.factors).zip(x.chunks(GROUP_COLS)) {
+        let mut padded = [0_i16; GROUP_COLS];
+        for (padded, &x) in padded.iter_mut().zip(x) {
+            *padded = x;
+        }
+        // Stored weights are 8 too large.
+        let excess = 8 * padded.iter().fold(0, |sum, &x| sum + i32::from(x));
+        let (halves, _) = padded.as_chunks::<8>();
+        for (row, sum) in sums.iter_mut().enumerate() {
+            let words = group.iter().zip(halves);
+            let dot = words.fold(-excess, |acc, (words, x)| {
+                acc + words.get(row).map_or(0, |&word| nibble_dot(word, x))
+            });
+            let factor = i32::from(factors >> (4 * row) & 15);
+            *sum = sum.wrapping_add(dot.wrapping_mul(factor));
+        }
+    }
+    sums
+}
+
+/// The product of the eight numbers of a word, as stored, with `x`.
+#[inline(always)]
+fn nibble_dot(word: u32, x: &[i16; 8]) -> i32 {
+    let (pairs, _) = x.as_chunks::<2>();
+    pairs.iter().enumerate().fold(0, |acc, (i, &[even, odd])| {
+        let pair = word >> (4 * i);
+        acc + (pair & 15) as i32 * i32::from(even) + (pair >> 16 & 15) as i32 * i32::from(odd)
+    })
 }
 
 /// The product of a row of any packing with `x`.

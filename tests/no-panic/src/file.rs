@@ -7,7 +7,7 @@ use model_format::{
     fold_case,
     formats::ActivationSlot,
     header::Header,
-    layout::{Layout, linear_f16_len, linear_i8_len},
+    layout::{Layout, linear_f16_len, linear_i4_len, linear_i8_len},
     numeric::rescale,
     residual_multiplier,
 };
@@ -46,7 +46,8 @@ fn accessors(model: &Model<'_>) {
 fn tensors(model: &Model<'_>, slot: Slot) {
     let (slot, row) = (any(slot), any(7_usize));
     let linear = model.linear_int(slot);
-    sink((linear, linear.row(row).last(), linear.constants(row)));
+    sink((linear, linear.row(row).last(), linear.constants(row), linear.nibbles(row)));
+    sink((model.kind(slot), slot.may_be_i4(model.config())));
     let linear = model.linear_f16(slot);
     sink((linear, linear.row(row).last(), linear.row_bias(row)));
     sink((model.norm_i32(slot), model.norm_f16(slot)));
@@ -67,6 +68,7 @@ fn loose_functions() {
         linear_i8_len(any(Layout::RowMajor), any(1), any(2)),
         linear_f16_len(any(Layout::RowMajor), any(1), any(2)),
     ));
+    sink(linear_i4_len(any(1), any(2)));
     let layout = Layout::from_code(any(0));
     sink(layout.map(|layout| (layout.code(), layout.suits(any(Precision::FixedPoint)))));
 }

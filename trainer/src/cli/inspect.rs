@@ -123,7 +123,7 @@ fn tensors(model: &Model<'_>) {
         println!(
             "{:<44} {len:>9} {shape:>12} {:>22}",
             slot.to_string(),
-            range(model, slot, expected.kind)
+            range(model, slot, model.kind(slot))
         );
     }
 }
@@ -131,7 +131,7 @@ fn tensors(model: &Model<'_>) {
 /// Smallest and largest weight; for integers as the file holds them.
 fn range(model: &Model<'_>, slot: Slot, kind: Kind) -> String {
     match kind {
-        Kind::LinearI8 => {
+        Kind::LinearI8 | Kind::LinearI4 => {
             let linear = model.linear_int(slot);
             let weights = || (0..linear.rows).flat_map(|row| linear.row(row));
             let bounds = weights().min().zip(weights().max());

@@ -55,7 +55,7 @@ impl Exporter<'_> {
                 let pairs = self.trained.frequencies();
                 Ok(pairs.iter().flatten().flat_map(|q| q.to_le_bytes()).collect())
             }
-            Kind::Absent | Kind::LinearF16 | Kind::NormF16 => Ok(Vec::new()),
+            Kind::Absent | Kind::LinearI4 | Kind::LinearF16 | Kind::NormF16 => Ok(Vec::new()),
         }
     }
 
