@@ -13,6 +13,7 @@ use crate::decoder_layer::{Cache, DecoderLayer, Step};
 use crate::layers::{Embedding, KvCache, rotate, start_rotation};
 use crate::plan::{Plan, padded, rotation_len};
 use crate::precision::Precision;
+use crate::profile::{self, Operator};
 
 /// What a step works on.
 #[derive(Clone, Copy)]
@@ -85,7 +86,9 @@ impl<'a, P: Precision> Decoder<'a, P> {
         match self.step.position {
             _ if !moves => (),
             0 => start_rotation(self.rotation),
-            _ => rotate(self.rotation, model.pairs(Slot::Frequencies)),
+            _ => profile::run(Operator::Positions, || {
+                rotate(self.rotation, model.pairs(Slot::Frequencies));
+            }),
         }
         let embedding = Embedding::<P>::target(model);
         embedding.forward(id, self.step.position, self.rotation, self.step.x);
@@ -218,5 +221,7 @@ pub(crate) fn project_logits<P: Precision>(
     };
     let input = P::input(hidden, [1, model.config().d_model.into()], inputs);
     let linear = P::linear(model, slot);
-    P::project_logits(&linear, rows, &input, |row, logit| sink(row as u16, logit));
+    profile::run(Operator::Logits, || {
+        P::project_logits(&linear, rows, &input, |row, logit| sink(row as u16, logit));
+    });
 }

@@ -16,6 +16,7 @@ use crate::layers::{
 };
 use crate::plan::{Plan, rotation_len};
 use crate::precision::{AttentionScratch, Precision};
+use crate::profile::{self, Operator, Side};
 use crate::tokenizer::Ids;
 
 /// One encoder layer.
@@ -266,6 +267,7 @@ pub(crate) fn embed<P: Precision>(
     scratch: &mut [u8],
     memory: &mut [P::Activation],
 ) {
+    profile::side(Side::Encoder);
     let config = model.config();
     let rotation = Carver::new(scratch).take::<[i32; 2]>(rotation_len(config));
     let frequencies = model.pairs(Slot::Frequencies);
@@ -274,7 +276,7 @@ pub(crate) fn embed<P: Precision>(
     let rows = memory.chunks_exact_mut(usize::from(config.d_model).max(1));
     for (position, (id, out)) in ids.zip(rows).enumerate() {
         embedding.forward(id, position, rotation, out);
-        rotate(rotation, frequencies);
+        profile::run(Operator::Positions, || rotate(rotation, frequencies));
     }
 }
 

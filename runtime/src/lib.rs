@@ -58,6 +58,11 @@ pub mod macs;
 mod model;
 mod plan;
 mod precision;
+#[cfg(not(feature = "profile"))]
+mod profile;
+#[cfg(feature = "profile")]
+#[doc(hidden)]
+pub mod profile;
 #[cfg(feature = "saturation-counts")]
 pub mod saturation;
 pub mod search;

@@ -13,6 +13,7 @@ use crate::encoder::{self, Shape, encode};
 use crate::generation::{Generation, Poll, StopReason, label_count};
 use crate::plan::Plan;
 use crate::precision::Precision;
+use crate::profile::{self, Side};
 use crate::session::Session;
 use crate::tokenizer::TokenId;
 
@@ -166,6 +167,7 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
 
     /// Embeds the next id, or makes the mean of `memory`; ends where there is no room.
     fn begin(&mut self) -> bool {
+        profile::side(Side::Decoder);
         let place = self.place();
         if self.position >= self.max_len {
             self.session.last_stop = Some(self.full());

@@ -20,6 +20,7 @@ use model_format::residual_multiplier;
 
 use crate::kernels::{self, Input};
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
+use crate::profile::{self, Operator};
 
 /// Integer arithmetic: the same bits on every processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,7 +204,7 @@ impl Precision for FixedPoint {
     }
 
     fn input<'x>(x: &'x [i16], shape: [usize; 2], scratch: &'x mut [u8]) -> Input<'x> {
-        Input::new(x, shape, scratch)
+        profile::run(Operator::Input, || Input::new(x, shape, scratch))
     }
 
     fn project(linear: &LinearInt<'_>, input: &Input<'_>, range: Range, out: &mut [i16]) {
@@ -306,11 +307,17 @@ impl Precision for FixedPoint {
     ) {
         let [score, context_multiplier] = heads.get(head).copied().unwrap_or_default();
         let AttentionScratch { scores, probabilities } = scratch;
-        linear::multiply_rows(cache.keys, query, scores, |acc| acc);
-        let sum = softmax::exp2_all(scores, score, probabilities);
-        let multiplier = softmax::context_multiplier(context_multiplier, sum);
-        linear::multiply_rows(cache.values, probabilities, context, |acc| {
-            range.saturate(rescale(acc, multiplier))
+        profile::run(Operator::Scores, || {
+            linear::multiply_rows(cache.keys, query, scores, |acc| acc);
+        });
+        let multiplier = profile::run(Operator::Softmax, || {
+            let sum = softmax::exp2_all(scores, score, probabilities);
+            softmax::context_multiplier(context_multiplier, sum)
+        });
+        profile::run(Operator::Context, || {
+            linear::multiply_rows(cache.values, probabilities, context, |acc| {
+                range.saturate(rescale(acc, multiplier))
+            });
         });
     }
 }

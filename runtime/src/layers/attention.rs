@@ -5,6 +5,7 @@ use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
 use crate::precision::{AttentionScratch, HeadCache, Precision, Rows};
+use crate::profile::{self, Operator};
 
 /// How `d_model` is cut into heads.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +57,7 @@ impl<'m, P: Precision> QueryProjection<'m, P> {
 
     /// `query = W_q x`, `[tokens, d_model]`.
     pub fn forward(&self, input: &P::Input<'_>, query: &mut [P::Activation]) {
-        P::project(&self.linear, input, self.range, query);
+        profile::run(Operator::Query, || P::project(&self.linear, input, self.range, query));
     }
 }
 
@@ -91,19 +92,23 @@ impl<'m, P: Precision> KeyValueProjection<'m, P> {
     ) {
         let start = position.saturating_mul(self.d_model);
         let keys = cache.keys.get_mut(start..).unwrap_or_default();
-        P::project_cached(&self.key, input, self.key_range, |token, row, key| {
+        let put = |token: usize, row, key| {
             let at = token.saturating_mul(self.d_model).saturating_add(row);
             if let Some(to) = keys.get_mut(at) {
                 *to = key;
             }
-        });
+        };
+        profile::run(Operator::Key, || P::project_cached(&self.key, input, self.key_range, put));
         let capacity = cache.capacity;
         let values = cache.values.get_mut(position..).unwrap_or_default();
-        P::project_cached(&self.value, input, self.value_range, |token, row, value| {
+        let put = |token, row: usize, value| {
             let at = row.saturating_mul(capacity).saturating_add(token);
             if let Some(to) = values.get_mut(at) {
                 *to = value;
             }
+        };
+        profile::run(Operator::Value, || {
+            P::project_cached(&self.value, input, self.value_range, put);
         });
     }
 }
@@ -154,7 +159,9 @@ impl<'m, P: Precision> MultiHead<'m, P> {
 
     /// `stream += W_o context`, `[tokens, d_model]`.
     pub fn output(&self, context: &P::Input<'_>, stream: &mut [P::Activation]) {
-        P::project_add(&self.output, context, self.residual, stream);
+        profile::run(Operator::Output, || {
+            P::project_add(&self.output, context, self.residual, stream);
+        });
     }
 
     /// One head's part of `context`, over as many positions as `scratch` has.

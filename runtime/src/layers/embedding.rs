@@ -6,6 +6,7 @@ use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
 use crate::precision::{Position, Precision};
+use crate::profile::{self, Operator};
 
 /// A table of embeddings with its kind of positions.
 pub struct Embedding<'m, P: Precision> {
@@ -51,7 +52,9 @@ impl<'m, P: Precision> Embedding<'m, P> {
             }
             Positions::SinusoidalHalves => Position::Sinusoidal { rotation, interleaved: false },
         };
-        P::embed(&self.table, usize::from(id), &position, out);
+        profile::run(Operator::Embedding, || {
+            P::embed(&self.table, usize::from(id), &position, out);
+        });
     }
 }
 

@@ -6,6 +6,7 @@ use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
 use crate::precision::Precision;
+use crate::profile::{self, Operator};
 
 /// Two linear layers with a non-linearity in between.
 pub struct FeedForward<'m, P: Precision> {
@@ -48,9 +49,13 @@ impl<'m, P: Precision> FeedForward<'m, P> {
         inputs: &mut [u8],
     ) {
         let [d_model, d_ff] = self.shape;
-        let input = P::input(x, [tokens, d_model], inputs);
-        P::project_activated(&self.linear1, &input, self.activation, self.hidden_range, hidden);
-        let input = P::input(hidden, [tokens, d_ff], inputs);
-        P::project_add(&self.linear2, &input, self.residual, stream);
+        profile::run(Operator::FeedForward1, || {
+            let input = P::input(x, [tokens, d_model], inputs);
+            P::project_activated(&self.linear1, &input, self.activation, self.hidden_range, hidden);
+        });
+        profile::run(Operator::FeedForward2, || {
+            let input = P::input(hidden, [tokens, d_ff], inputs);
+            P::project_add(&self.linear2, &input, self.residual, stream);
+        });
     }
 }

@@ -15,6 +15,7 @@ use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
 use crate::precision::Precision;
+use crate::profile::{self, Operator};
 
 /// LayerNorm with the format of its output.
 pub struct Norm<'m, P: Precision> {
@@ -30,7 +31,7 @@ impl<'m, P: Precision> Norm<'m, P> {
 
     /// `out = LayerNorm(x)`, both `[d_model]`.
     pub fn forward(&self, x: &[P::Activation], out: &mut [P::Activation]) {
-        P::layer_norm(&self.weights, x, self.range, out);
+        profile::run(Operator::LayerNorm, || P::layer_norm(&self.weights, x, self.range, out));
     }
 
     /// The same for every token of `x` `[tokens, d_model]`.
@@ -44,7 +45,9 @@ impl<'m, P: Precision> Norm<'m, P> {
 
     /// `x = LayerNorm(x)`, `[d_model]`.
     pub fn forward_in_place(&self, x: &mut [P::Activation]) {
-        P::layer_norm_in_place(&self.weights, self.range, x);
+        profile::run(Operator::LayerNorm, || {
+            P::layer_norm_in_place(&self.weights, self.range, x);
+        });
     }
 
     /// The same for every token of `x` `[tokens, d_model]`.
