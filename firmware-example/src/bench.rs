@@ -49,7 +49,7 @@ static INPUTS: StaticArena<{ TOKENS * MAX_COLS * 2 }> = StaticArena::new();
 /// Activations that come out, `[TOKENS, MAX_ROWS]`.
 static OUTPUTS: StaticArena<{ TOKENS * MAX_ROWS * 2 }> = StaticArena::new();
 /// What is made of inputs.
-static SCRATCH: StaticArena<{ kernels::scratch_len(MAX_COLS) }> = StaticArena::new();
+static SCRATCH: StaticArena<{ kernels::scratch_len(TOKENS, MAX_COLS) }> = StaticArena::new();
 
 /// Memory of the operators.
 struct Operands {
