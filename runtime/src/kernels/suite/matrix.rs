@@ -14,8 +14,12 @@ pub const MAX_OFFSET: usize = 3;
 const BLOCKS: usize = MAX_ROWS.div_ceil(4);
 const CAPACITY: usize = BLOCKS * (MAX_COLS.next_multiple_of(16) * 4 + 32) + MAX_OFFSET;
 
-/// The packings that all builds read.
-pub const PACKINGS: [Packing; 3] = [Packing::RowMajor, Packing::PairedRows, Packing::QuadRows];
+/// Groups of the widest matrix of 4 bits.
+const GROUPS: usize = MAX_COLS.div_ceil(16);
+
+/// The packings that all builds read; the last one changes the weights.
+pub const PACKINGS: [Packing; 4] =
+    [Packing::RowMajor, Packing::PairedRows, Packing::QuadRows, Packing::Nibbles];
 
 /// Bytes that start on a multiple of 16, as those of a file do.
 #[repr(C, align(16))]
@@ -25,6 +29,8 @@ pub struct Matrix {
     pub rows: usize,
     pub cols: usize,
     weights: [i8; MAX_ROWS * MAX_COLS],
+    /// Of weights of 4 bits, by row and group.
+    factors: [[i8; GROUPS]; MAX_ROWS],
     pub bias: [i32; MAX_ROWS],
     pub multipliers: [i32; MAX_ROWS],
     packed: Aligned,
@@ -37,6 +43,7 @@ impl Matrix {
             rows: 0,
             cols: 0,
             weights: [0; MAX_ROWS * MAX_COLS],
+            factors: [[1; GROUPS]; MAX_ROWS],
             bias: [0; MAX_ROWS],
             multipliers: [0; MAX_ROWS],
             packed: Aligned([0; CAPACITY]),
@@ -52,6 +59,21 @@ impl Matrix {
         &mut self.weights[..self.rows * self.cols]
     }
 
+    /// Makes every weight the product of 4 bits and a factor.
+    pub fn round_to_nibbles(&mut self) {
+        let rows = self.weights.chunks_exact_mut(self.cols).zip(&mut self.factors).take(self.rows);
+        for (row, factors) in rows {
+            for (group, factor) in row.chunks_mut(16).zip(factors) {
+                // From 1 to 15.
+                *factor = (1 + i32::from(group[0]).abs() * 14 / 127) as i8;
+                for weight in group {
+                    // From -7 to 7.
+                    *weight = *weight / 18 * *factor;
+                }
+            }
+        }
+    }
+
     /// Packs it; `offset` moves a row-major matrix away from its alignment.
     pub fn pack(&mut self, packing: Packing, offset: usize) {
         self.offset = if packing == Packing::RowMajor { offset } else { 0 };
@@ -62,6 +84,21 @@ impl Matrix {
             to[..rows * cols].copy_from_slice(&self.weights[..rows * cols]);
             return;
         }
+        if packing == Packing::Nibbles {
+            self.pack_nibbles();
+        } else {
+            self.pack_bytes(packing);
+        }
+        for row in 0..rows {
+            let end = (row / 4 + 1) * block_len(packing, cols);
+            let at = |list: usize| end - 32 + list * 16 + row % 4 * 4;
+            self.put(at(0), self.bias[row]);
+            self.put(at(1), self.multipliers[row]);
+        }
+    }
+
+    fn pack_bytes(&mut self, packing: Packing) {
+        let (rows, cols) = (self.rows, self.cols);
         for (row, col) in (0..rows.next_multiple_of(4))
             .flat_map(|row| (0..cols.next_multiple_of(4)).map(move |col| (row, col)))
         {
@@ -70,11 +107,28 @@ impl Matrix {
             self.packed.0[place(packing, cols, row, col)] =
                 if is_biased(packing, row) { weight.wrapping_add(-128) } else { weight };
         }
-        for row in 0..rows {
-            let end = (row / 4 + 1) * block_len(cols);
-            let at = |list: usize| end - 32 + list * 16 + row % 4 * 4;
-            self.put(at(0), self.bias[row]);
-            self.put(at(1), self.multipliers[row]);
+    }
+
+    fn pack_nibbles(&mut self) {
+        let (rows, cols) = (self.rows, self.cols);
+        let groups = cols.div_ceil(16);
+        for (row, col) in (0..rows.next_multiple_of(4))
+            .flat_map(|row| (0..groups * 16).map(move |col| (row, col)))
+        {
+            let (block, group) = (row / 4 * block_len(Packing::Nibbles, cols), col / 16);
+            let (word, i) = (block + group * 32 + col / 8 % 2 * 16 + row % 4 * 4, col % 8 / 2);
+            // Column 2i is in the bits from 4i on, 2i + 1 in those from 16 + 4i on.
+            let bit = 4 * i + col % 2 * 16;
+            let weight = match row < rows && col < cols {
+                true => self.weights[row * cols + col] / self.factors[row][group],
+                false => 0,
+            };
+            self.packed.0[word + bit / 8] |= (weight + 8) << (bit % 8);
+            if col % 16 == 0 {
+                let factor = if row < rows { self.factors[row][group] } else { 1 };
+                let at = block + groups * 32 + group * 2 + row % 4 / 2;
+                self.packed.0[at] |= factor << (row % 2 * 4);
+            }
         }
     }
 
@@ -87,7 +141,7 @@ impl Matrix {
         let Self { rows, cols, .. } = *self;
         let (len, constants) = match packing {
             Packing::RowMajor => (rows * cols, rows),
-            _ => (rows.div_ceil(4) * block_len(cols), 0),
+            _ => (rows.div_ceil(4) * block_len(packing, cols), 0),
         };
         LinearInt {
             packing,
@@ -100,13 +154,18 @@ impl Matrix {
     }
 }
 
-/// A tile of 16 bytes per four columns, and eight constants.
-fn block_len(cols: usize) -> usize {
-    cols.div_ceil(4) * 16 + 32
+/// A tile of 16 bytes per four columns, or 32 bytes and a halfword per group of 16 columns, and eight
+/// constants.
+fn block_len(packing: Packing, cols: usize) -> usize {
+    let groups = cols.div_ceil(16);
+    match packing {
+        Packing::Nibbles => groups * 32 + (groups * 2).next_multiple_of(4) + 32,
+        _ => cols.div_ceil(4) * 16 + 32,
+    }
 }
 
 fn place(packing: Packing, cols: usize, row: usize, col: usize) -> usize {
-    let tile = row / 4 * block_len(cols) + col / 4 * 16;
+    let tile = row / 4 * block_len(packing, cols) + col / 4 * 16;
     match packing {
         Packing::PairedRows => tile + row % 4 / 2 * 8 + col % 4 * 2 + row % 2,
         _ => tile + col % 4 * 4 + row % 4,

@@ -1,6 +1,6 @@
 //! `block`, `try_project` and `try_project_add`, with every packing.
 
-use model_format::layout::LinearInt;
+use model_format::layout::{LinearInt, Packing};
 
 use super::super::{
     Block, Input, ROWS, TOKENS, block, reference, scratch_len, try_project, try_project_add,
@@ -95,6 +95,9 @@ impl Operands {
     /// Every kernel, with every packing, these numbers of tokens and every alignment.
     fn check(&mut self, tokens: &[usize]) -> Result<(), Difference> {
         for packing in PACKINGS {
+            if packing == Packing::Nibbles {
+                self.matrix.round_to_nibbles();
+            }
             for (index, &tokens) in tokens.iter().enumerate() {
                 self.matrix.pack(packing, index & MAX_OFFSET);
                 for x_offset in 0..2 {
