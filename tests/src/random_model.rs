@@ -15,7 +15,7 @@ use model_format::layout::{GROUP_COLS, Layout, LinearF16, LinearInt, pack_nibble
 use model_format::numeric::QFormat;
 use model_format::{AlignedBytes, FileBuilder};
 
-/// Ids of the source: the special ones, the letters, the apostrophe.
+/// Ids of a source of letters: the special ones, the letters, the apostrophe.
 pub const SOURCE_VOCAB: u16 = SPECIAL + 27;
 const SPECIAL: u16 = 4;
 
@@ -102,7 +102,7 @@ impl Default for Storage {
 /// The file of a random model, row-major and of 8 bits. The same arguments give the same bytes.
 ///
 /// # Panics
-/// When `config` is not sound, or the vocabulary that it reads is not [`SOURCE_VOCAB`].
+/// When `config` is not sound.
 pub fn random_model(precision: Precision, config: &ModelConfig, seed: u64) -> AlignedBytes {
     random_model_with(precision, config, seed, Storage::default())
 }
@@ -117,30 +117,31 @@ pub fn random_model_with(
     seed: u64,
     storage: Storage,
 ) -> AlignedBytes {
-    let reads_target = config.shared_embedding || !config.has_encoder();
-    let read = if reads_target { config.target_vocab } else { config.source_vocab };
-    assert_eq!(read, SOURCE_VOCAB, "letters and an apostrophe");
-    let text = TextConfig {
-        source: Segmentation::Characters,
-        target: if reads_target { Segmentation::Characters } else { Segmentation::Symbols },
-        fold_case: true,
-        unknown: UnknownPolicy::Refuse,
-    };
-    let header = Header { precision, layout: storage.layout, config: *config, text };
-    let source = if config.has_encoder() { letters() } else { Vec::new() };
-    let target = match config.has_decoder() {
-        _ if reads_target => letters(),
-        true => symbols(SPECIAL, config.target_vocab),
-        false => symbols(0, config.target_vocab),
-    };
-    let mut builder = FileBuilder::new(header, source, target);
-    let mut maker = Maker { config: *config, storage, random: Random(seed) };
-    builder.formats(|slot| format(config, slot));
-    builder.four_bit(|_| storage.four_bit);
-    let done: Result<(), std::convert::Infallible> =
-        builder.tensors(|slot, kind| Ok(maker.blob(precision, slot, kind)));
-    let Ok(()) = done;
-    builder.finish().unwrap_or_else(|error| panic!("a random model is not sound: {error}"))
+    let random = Random(seed);
+    Maker { config: *config, storage, random, ends: true }.file(precision)
+}
+
+/// As [`random_model_with`], but the end id is never the best: every answer is as long as allowed.
+///
+/// # Panics
+/// As [`random_model_with`], and when the output has no bias to hold the end id down with.
+pub fn endless_model(
+    precision: Precision,
+    config: &ModelConfig,
+    seed: u64,
+    storage: Storage,
+) -> AlignedBytes {
+    assert!(config.output.has_bias(), "the end id is held down by a bias");
+    let random = Random(seed);
+    Maker { config: *config, storage, random, ends: false }.file(precision)
+}
+
+/// What a model with `vocab` ids reads: letters where that is their number, else symbols.
+fn texts_read(vocab: u16) -> (Vec<String>, Segmentation) {
+    match vocab {
+        SOURCE_VOCAB => (letters(), Segmentation::Characters),
+        _ => (symbols(SPECIAL, vocab), Segmentation::Symbols),
+    }
 }
 
 fn letters() -> Vec<String> {
@@ -151,7 +152,12 @@ fn letters() -> Vec<String> {
 /// Made up, all different: `AA0`, `AB1`, ...; the first `special` ids have no text.
 fn symbols(special: u16, vocab: u16) -> Vec<String> {
     let letter = |i: u16| char::from(b'A' + (i % 26) as u8);
-    let symbol = |i: u16| format!("{}{}{}", letter(i / 26), letter(i), i % 3);
+    let stem = |i: u16| format!("{}{}{}", letter(i / 26), letter(i), i % 3);
+    // The stems repeat.
+    let symbol = |i: u16| match i / (26 * 26 * 3) {
+        0 => stem(i),
+        turn => format!("{}-{turn}", stem(i)),
+    };
     let without_text = std::iter::repeat_n(String::new(), special.into());
     without_text.chain((0..vocab - special).map(symbol)).collect()
 }
@@ -205,6 +211,9 @@ const SHARPNESS: f64 = 4.0;
 const BIAS_SPREAD: f64 = 0.3;
 /// The end id is this much more eager than another, so that some answers end.
 const END_EAGERNESS: f64 = 2.0;
+/// Biases of an end id that is never the best: in units of an accumulator, whose limit leaves this
+/// much beside the longest sum of products, and as a real number that `f16` can say.
+const NEVER_BEST: (i32, f64) = (-150_000_000, -60_000.0);
 const TWO_32: f64 = 4_294_967_296.0;
 
 /// Makes the bytes of all tensors of one model.
@@ -212,9 +221,38 @@ struct Maker {
     config: ModelConfig,
     storage: Storage,
     random: Random,
+    /// Whether answers end by themselves.
+    ends: bool,
 }
 
 impl Maker {
+    fn file(mut self, precision: Precision) -> AlignedBytes {
+        let Self { config, storage, .. } = self;
+        let reads_target = config.shared_embedding || !config.has_encoder();
+        let read = if reads_target { config.target_vocab } else { config.source_vocab };
+        let (read_texts, read_as) = texts_read(read);
+        let (written_texts, written_as) = match config.has_decoder() {
+            _ if reads_target => (read_texts.clone(), read_as),
+            true => (symbols(SPECIAL, config.target_vocab), Segmentation::Symbols),
+            false => (symbols(0, config.target_vocab), Segmentation::Symbols),
+        };
+        let text = TextConfig {
+            source: read_as,
+            target: written_as,
+            fold_case: read_as == Segmentation::Characters,
+            unknown: UnknownPolicy::Refuse,
+        };
+        let header = Header { precision, layout: storage.layout, config, text };
+        let source = if config.has_encoder() { read_texts } else { Vec::new() };
+        let mut builder = FileBuilder::new(header, source, written_texts);
+        builder.formats(|slot| format(&config, slot));
+        builder.four_bit(|_| storage.four_bit);
+        let done: Result<(), std::convert::Infallible> =
+            builder.tensors(|slot, kind| Ok(self.blob(precision, slot, kind)));
+        let Ok(()) = done;
+        builder.finish().unwrap_or_else(|error| panic!("a random model is not sound: {error}"))
+    }
+
     fn blob(&mut self, precision: Precision, slot: Slot, kind: Kind) -> Vec<u8> {
         let expected = slot.expected(precision, &self.config);
         let (rows, cols) = (usize::from(expected.rows), usize::from(expected.cols));
@@ -261,9 +299,12 @@ impl Maker {
     ) -> (Vec<i32>, Vec<i32>) {
         let acc_spread = deviation * (cols as f64).sqrt() * self.units(input);
         let (out, has_bias) = (self.output_units(slot), self.has_bias(slot));
-        let bias = (0..rows)
+        let mut bias: Vec<i32> = (0..rows)
             .map(|_| self.random.real(if has_bias { BIAS_SPREAD * acc_spread } else { 0.0 }) as i32)
             .collect();
+        if let Some(row) = self.row_held_down(slot) {
+            bias[row] = NEVER_BEST.0;
+        }
         let multipliers = (0..rows)
             .map(|row| {
                 let eagerness = 1.0 + self.random.real(0.3);
@@ -295,7 +336,10 @@ impl Maker {
             let scale = wanted * 3_f64.sqrt() * self.row_scale(slot, row);
             weights.extend((0..cols).map(|_| f16::from_f64(self.random.real(scale))));
         }
-        let bias: Vec<f16> = (0..rows).map(|_| f16::from_f64(self.random.real(bias))).collect();
+        let mut bias: Vec<f16> = (0..rows).map(|_| f16::from_f64(self.random.real(bias))).collect();
+        if let Some(row) = self.row_held_down(slot) {
+            bias[row] = f16::from_f64(NEVER_BEST.1);
+        }
         LinearF16::pack(self.storage.layout, &weights, &bias)
     }
 
@@ -347,12 +391,21 @@ impl Maker {
     }
 
     fn row_scale(&self, slot: Slot, row: usize) -> f64 {
+        if self.ends && self.end_row(slot) == Some(row) { END_EAGERNESS } else { 1.0 }
+    }
+
+    /// The row of the end id, where it is never to be the best.
+    fn row_held_down(&self, slot: Slot) -> Option<usize> {
+        if self.ends { None } else { self.end_row(slot) }
+    }
+
+    /// The row of the end id, where `slot` gives the logits.
+    fn end_row(&self, slot: Slot) -> Option<usize> {
         let is_output = match slot {
             Slot::TargetEmbedding => self.config.output.is_tied(),
             _ => slot == Slot::Output,
         };
-        let is_end = self.config.has_decoder() && row == usize::from(self.config.special.end);
-        if is_output && is_end { END_EAGERNESS } else { 1.0 }
+        (is_output && self.config.has_decoder()).then(|| self.config.special.end.into())
     }
 
     /// Multipliers of an embedding's look-up, whose operand is a weight shifted left by 24.
