@@ -75,7 +75,7 @@ step_setup() { scripts/setup-device.sh "${TARGETS[@]}"; }
 
 step_shell() {
     if command -v shellcheck >/dev/null; then
-        shellcheck ci.sh .ci/run scripts/*.sh tests/pytorch/*.sh
+        shellcheck ci.sh .ci/run scripts/*.sh tests/pytorch/*.sh benches/peers/*.sh
     else
         echo "shellcheck is not installed: skipped"
     fi
