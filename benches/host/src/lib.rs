@@ -1,11 +1,12 @@
 //! What is measured on a host: three sizes of an encoder-decoder, and one sentence for all of them.
 
 use kiloformer_tests::random_model::{Random, endless_model};
-use model_format::AlignedBytes;
 use model_format::config::{
     Activation, Family, ModelConfig, NormPlace, Output, Positions, Precision, SourceFrame,
     SpecialIds, StackConfig,
 };
+use model_format::layout::Layout;
+use model_format::{AlignedBytes, Model, repack};
 use runtime::TokenId;
 
 /// Ids of a source, its end id among them, and ids that are generated.
@@ -66,9 +67,15 @@ impl Size {
         }
     }
 
-    /// A model of this size that never ends an answer by itself.
+    /// A model of this size that never ends an answer by itself, in the layout for hosts.
     pub fn model(self, precision: Precision) -> AlignedBytes {
-        endless_model(precision, &self.config(), SEED)
+        let file = endless_model(precision, &self.config(), SEED);
+        let layout = match precision {
+            Precision::FixedPoint => Layout::RowMajor,
+            Precision::HalfFloat => Layout::SixteenRows,
+        };
+        let model = Model::from_bytes(&file).expect("a random model is sound");
+        repack(&model, layout).expect("a layout for this precision")
     }
 }
 
@@ -85,7 +92,6 @@ pub fn source(config: &ModelConfig) -> Vec<TokenId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model_format::Model;
     use runtime::{FixedPoint, GenerateOptions, HalfFloat, Session, StopReason, TypedModel};
 
     fn says_all<P: runtime::Precision>(model: Model<'_>) {
