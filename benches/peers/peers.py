@@ -17,8 +17,8 @@ from statistics import median, quantiles
 import model
 
 HERE = Path(__file__).parent
-# Type of its numbers, the peers it stands against.
-OURS = {"fixed-point": "int8", "half-float": "float32"}
+# Our numbers, and the peers whose load, memory and files each is compared with.
+OURS = {"W8A16": "int8", "W4A16": None, "HalfFloat": "float32"}
 PEERS = [
     ("ctranslate2", "int8"),
     ("ctranslate2", "float32"),
@@ -129,10 +129,10 @@ class Engine:
 def engines(size, folder, binary):
     """Writes all models of one size."""
     folder.mkdir(parents=True, exist_ok=True)
-    for precision in OURS:
-        path = folder / f"{precision}.kfm"
-        subprocess.run([binary, "write", size, precision, path], check=True)
-        yield Engine("kiloformer", precision, [binary, "serve", path], path)
+    for numbers in OURS:
+        path = folder / f"{numbers}.kfm"
+        subprocess.run([binary, "write", size, numbers, path], check=True)
+        yield Engine("kiloformer", numbers, [binary, "serve", path], path)
     for name, precision in PEERS:
         path = folder / f"{name}-{precision}"
         path.mkdir(exist_ok=True)
@@ -164,9 +164,9 @@ def check_float32(all_engines):
 
 def report(size, all_engines):
     ours = {engine.numbers: engine for engine in all_engines if engine.numbers in OURS}
-    by_class = {numbers: ours[precision] for precision, numbers in OURS.items()}
+    by_class = {theirs: ours[numbers] for numbers, theirs in OURS.items() if theirs}
     print(f"\n### {size}: {model.SIZES[size]}\n")
-    ratios = " | ".join(f"{precision} / it" for precision in ours)
+    ratios = " | ".join(f"{numbers} / it" for numbers in ours)
     print(f"| engine | numbers | tokens/s | best | {ratios} | load, ms | peak, MiB | over idle, MiB | file, MiB |")
     print("| --- | --- |" + " ---: |" * (len(ours) + 6))
     for engine in all_engines:
@@ -182,10 +182,10 @@ def report(size, all_engines):
         ]
         print(f"| {engine.name} | {engine.numbers} | {' | '.join(figures)} |")
     print()
-    for precision, engine in ours.items():
+    for numbers, engine in ours.items():
         part = {key: median(load[key] for load in engine.loads) for key in engine.loads[0]}
         print(
-            f"{precision}: reading {part['read_ms']:.2f} ms, structural checks {part['structure_ms']:.3f} ms, "
+            f"{numbers}: reading {part['read_ms']:.2f} ms, structural checks {part['structure_ms']:.3f} ms, "
             f"session {part['session_ms']:.3f} ms; scan of weights and CRC besides {part['full_checks_ms']:.1f} ms; "
             f"arena {part['arena_bytes']:,} bytes."
         )

@@ -6,21 +6,20 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kiloformer_benches::{LEN, Size, source};
+use kiloformer_benches::{LEN, Numbers, Size, source};
 use model_format::AlignedBytes;
-use model_format::config::Precision;
 use runtime::{FixedPoint, GenerateOptions, HalfFloat, Session, TypedModel};
 
 fn generation(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("generation");
     group.throughput(Throughput::Elements(LEN.into())).measurement_time(Duration::from_secs(5));
     for size in [Size::S, Size::M] {
-        for precision in [Precision::FixedPoint, Precision::HalfFloat] {
-            let file = size.model(precision);
-            let id = BenchmarkId::new(format!("{precision:?}"), format!("{size:?}"));
-            group.bench_function(id, |bencher| match precision {
-                Precision::FixedPoint => generate::<FixedPoint>(bencher, &file),
-                Precision::HalfFloat => generate::<HalfFloat>(bencher, &file),
+        for numbers in Numbers::ALL {
+            let file = size.model(numbers);
+            let id = BenchmarkId::new(format!("{numbers:?}"), format!("{size:?}"));
+            group.bench_function(id, |bencher| match numbers {
+                Numbers::W8A16 | Numbers::W4A16 => generate::<FixedPoint>(bencher, &file),
+                Numbers::HalfFloat => generate::<HalfFloat>(bencher, &file),
             });
         }
     }

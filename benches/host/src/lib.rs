@@ -1,12 +1,12 @@
 //! What is measured on a host: three sizes of an encoder-decoder, and one sentence for all of them.
 
-use kiloformer_tests::random_model::{Random, endless_model};
+use kiloformer_tests::random_model::{Random, Storage, endless_model};
+use model_format::AlignedBytes;
 use model_format::config::{
     Activation, Family, ModelConfig, NormPlace, Output, Positions, Precision, SourceFrame,
     SpecialIds, StackConfig,
 };
 use model_format::layout::Layout;
-use model_format::{AlignedBytes, Model, repack};
 use runtime::TokenId;
 
 /// Ids of a source, its end id among them, and ids that are generated.
@@ -14,6 +14,27 @@ pub const LEN: u16 = 32;
 
 /// Seed of the weights.
 const SEED: u64 = 1;
+
+/// How weights and activations are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numbers {
+    /// FixedPoint, `i8` weights.
+    W8A16,
+    /// FixedPoint, weights of 4 bits wherever they may.
+    W4A16,
+    /// `f16` weights, `f32` arithmetic.
+    HalfFloat,
+}
+
+impl Numbers {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::W8A16, Self::W4A16, Self::HalfFloat];
+
+    /// The numbers of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|numbers| format!("{numbers:?}") == name)
+    }
+}
 
 /// A size: `S`, `M` or `B`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +50,7 @@ pub enum Size {
 impl Size {
     /// The size of this name.
     pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "S" => Some(Self::S),
-            "M" => Some(Self::M),
-            "B" => Some(Self::B),
-            _ => None,
-        }
+        [Self::S, Self::M, Self::B].into_iter().find(|size| format!("{size:?}") == name)
     }
 
     /// A pre-LayerNorm model of this size whose output is tied to the target embedding.
@@ -68,14 +84,13 @@ impl Size {
     }
 
     /// A model of this size that never ends an answer by itself, in the layout for hosts.
-    pub fn model(self, precision: Precision) -> AlignedBytes {
-        let file = endless_model(precision, &self.config(), SEED);
-        let layout = match precision {
-            Precision::FixedPoint => Layout::RowMajor,
-            Precision::HalfFloat => Layout::SixteenRows,
+    pub fn model(self, numbers: Numbers) -> AlignedBytes {
+        let (precision, layout) = match numbers {
+            Numbers::W8A16 | Numbers::W4A16 => (Precision::FixedPoint, Layout::RowMajor),
+            Numbers::HalfFloat => (Precision::HalfFloat, Layout::SixteenRows),
         };
-        let model = Model::from_bytes(&file).expect("a random model is sound");
-        repack(&model, layout).expect("a layout for this precision")
+        let storage = Storage { layout, four_bit: numbers == Numbers::W4A16 };
+        endless_model(precision, &self.config(), SEED, storage)
     }
 }
 
@@ -92,6 +107,7 @@ pub fn source(config: &ModelConfig) -> Vec<TokenId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model_format::Model;
     use runtime::{FixedPoint, GenerateOptions, HalfFloat, Session, StopReason, TypedModel};
 
     fn says_all<P: runtime::Precision>(model: Model<'_>) {
@@ -108,10 +124,14 @@ mod tests {
     #[test]
     fn every_answer_is_as_long_as_it_may_be() {
         for size in [Size::S, Size::M] {
-            let [fixed, half] = [Precision::FixedPoint, Precision::HalfFloat]
-                .map(|precision| size.model(precision));
-            says_all::<FixedPoint>(Model::from_bytes(&fixed).unwrap());
-            says_all::<HalfFloat>(Model::from_bytes(&half).unwrap());
+            for numbers in Numbers::ALL {
+                let file = size.model(numbers);
+                let model = Model::from_bytes(&file).unwrap();
+                match model.header().precision {
+                    Precision::FixedPoint => says_all::<FixedPoint>(model),
+                    Precision::HalfFloat => says_all::<HalfFloat>(model),
+                }
+            }
         }
     }
 }

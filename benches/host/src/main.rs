@@ -1,6 +1,6 @@
 //! Our side of `benches/peers`.
 //!
-//! `kiloformer-peer write SIZE PRECISION FILE` writes a random model. `kiloformer-peer serve FILE` says that
+//! `kiloformer-peer write SIZE NUMBERS FILE` writes a random model. `kiloformer-peer serve FILE` says that
 //! it is there and then answers one line of JSON to each line it reads: `load` loads the file and says
 //! what that took, `run N` generates N times and says the seconds and the last ids.
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use kiloformer_benches::{LEN, Size, source};
+use kiloformer_benches::{LEN, Numbers, Size, source};
 use model_format::config::Precision;
 use model_format::{AlignedBytes, Checks, Model};
 use runtime::{FixedPoint, GenerateOptions, HalfFloat, Session, TokenId, TypedModel};
@@ -20,13 +20,13 @@ type Failure = Box<dyn std::error::Error>;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let done =
-        match arguments[..] {
-            ["write", size, precision, file] => write(size, precision, file),
-            ["serve", file] => serve(file),
-            _ => Err("usage: kiloformer-peer write S|M|B fixed-point|half-float FILE | serve FILE"
-                .into()),
-        };
+    let done = match arguments[..] {
+        ["write", size, numbers, file] => write(size, numbers, file),
+        ["serve", file] => serve(file),
+        _ => {
+            Err("usage: kiloformer-peer write S|M|B W8A16|W4A16|HalfFloat FILE | serve FILE".into())
+        }
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -36,14 +36,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn write(size: &str, precision: &str, file: &str) -> Result<(), Failure> {
+fn write(size: &str, numbers: &str, file: &str) -> Result<(), Failure> {
     let size = Size::named(size).ok_or("sizes are S, M and B")?;
-    let precision = match precision {
-        "fixed-point" => Precision::FixedPoint,
-        "half-float" => Precision::HalfFloat,
-        _ => return Err("precisions are fixed-point and half-float".into()),
-    };
-    Ok(std::fs::write(file, &*size.model(precision))?)
+    let numbers = Numbers::named(numbers).ok_or("numbers are W8A16, W4A16 and HalfFloat")?;
+    Ok(std::fs::write(file, &*size.model(numbers))?)
 }
 
 /// Waits for `load`, then for `run`s, until there are no more lines.
