@@ -240,6 +240,7 @@ fn self_test<S: Read + Write>(console: &mut Console<S>) {
                 Packing::RowMajor => "row-major",
                 Packing::PairedRows => "paired-rows",
                 Packing::QuadRows => "quad-rows",
+                Packing::Nibbles => "nibbles",
             };
             console.text("! ").text(kernel).text(" differs from the contract: ").text(packing);
             console.text(", ").number(rows as u64).text(" rows, ").number(cols as u64);

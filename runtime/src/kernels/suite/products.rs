@@ -15,7 +15,20 @@ const BOUNDS: [[i32; 2]; 5] =
 const RESIDUALS: [i32; 3] = [1 << 18, i32::MAX, -12_345_678];
 /// Elements behind the outputs, which must stay as they are.
 const BEHIND: usize = ROWS;
-const SCRATCH_WORDS: usize = scratch_len(TOKENS, MAX_COLS).div_ceil(4);
+const SCRATCH_WORDS: usize = most_scratch().div_ceil(4);
+
+/// Not always that of the most columns: tails may need copies.
+const fn most_scratch() -> usize {
+    let (mut most, mut cols) = (0, 0);
+    while cols <= MAX_COLS {
+        let len = scratch_len(TOKENS, cols);
+        if len > most {
+            most = len;
+        }
+        cols += 1;
+    }
+    most
+}
 
 struct Operands {
     matrix: Matrix,

@@ -1,11 +1,8 @@
-//! Cortex-M4, M7 and M33: two multiplications of 16 bits in one instruction.
+//! Row after row: attention's keys and values, and matrices of that packing.
 
 use core::arch::naked_asm;
 
-use super::reference;
-pub use super::reference::{
-    ROWS, Ready, TOKENS, block, ready, scratch_len, try_project, try_project_add,
-};
+use super::super::reference;
 
 /// Four dot products with the same `x`, four columns per turn.
 ///
