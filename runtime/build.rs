@@ -1,12 +1,44 @@
-//! Names the facts of the target that the kernels choose by.
+//! Names the instruction set that the kernels are written for: `cfg(kiloformer_isa)` and
+//! `cfg(kiloformer_NAME)`; none where the portable ones are used.
 //!
-//! `cfg(target_feature = "dsp")` is never set on stable, so the architecture's name decides.
+//! `cfg(target_feature)` is never set on stable for the extensions of Arm's M profile: there the
+//! architecture's name and the asked-for processor decide.
+
+use std::env;
+
+const ISAS: [&str; 4] = ["dsp", "mve", "neon", "simd128"];
+
+/// What says in the compiler's flags that the core has Helium.
+const MVE_FLAGS: [&str; 4] =
+    ["target-cpu=cortex-m52", "target-cpu=cortex-m55", "target-cpu=cortex-m85", "+mve"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rustc-check-cfg=cfg(kiloformer_dsp)");
-    let target = std::env::var("TARGET").unwrap_or_default();
-    if target.starts_with("thumbv7em") {
-        println!("cargo::rustc-cfg=kiloformer_dsp");
+    println!("cargo::rustc-check-cfg=cfg(kiloformer_isa)");
+    for isa in ISAS {
+        println!("cargo::rustc-check-cfg=cfg(kiloformer_{isa})");
+    }
+    if let Some(isa) = isa() {
+        println!("cargo::rustc-cfg=kiloformer_isa");
+        println!("cargo::rustc-cfg=kiloformer_{isa}");
+    }
+}
+
+fn isa() -> Option<&'static str> {
+    let variable = |name| env::var(name).unwrap_or_default();
+    let target = variable("TARGET");
+    let flags = variable("CARGO_ENCODED_RUSTFLAGS");
+    let features = variable("CARGO_CFG_TARGET_FEATURE");
+    let has = |feature| features.split(',').any(|name| name == feature);
+    if target.starts_with("thumbv8m.main") && MVE_FLAGS.iter().any(|flag| flags.contains(flag)) {
+        Some("mve")
+    } else if target.starts_with("thumbv7em") {
+        Some("dsp")
+    } else if target.starts_with("aarch64-") && has("neon") {
+        Some("neon")
+    } else if target.starts_with("wasm32-") && has("simd128") {
+        Some("simd128")
+    } else {
+        None
     }
 }

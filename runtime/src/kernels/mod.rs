@@ -19,16 +19,33 @@
 #[cfg(kiloformer_dsp)]
 #[allow(unsafe_code, reason = "the DSP instructions have no stable intrinsics")]
 mod dsp;
+#[cfg(any(kiloformer_neon, kiloformer_simd128))]
+mod eight_columns;
 pub mod float;
-#[cfg_attr(kiloformer_dsp, allow(dead_code, reason = "the truth that the other file is tested by"))]
+#[cfg(kiloformer_mve)]
+#[allow(unsafe_code, reason = "Helium has no stable intrinsics")]
+mod mve;
+#[cfg(kiloformer_neon)]
+#[allow(unsafe_code, reason = "intrinsics that read through pointers")]
+mod neon;
+#[cfg_attr(kiloformer_isa, allow(dead_code, reason = "the truth that the other file is tested by"))]
 pub mod reference;
 #[cfg(any(test, feature = "kernel-suite"))]
 pub mod suite;
+#[cfg(kiloformer_simd128)]
+#[allow(unsafe_code, reason = "intrinsics that read through pointers")]
+mod wasm;
 
 #[cfg(kiloformer_dsp)]
 use dsp as isa;
-#[cfg(not(kiloformer_dsp))]
+#[cfg(kiloformer_mve)]
+use mve as isa;
+#[cfg(kiloformer_neon)]
+use neon as isa;
+#[cfg(not(kiloformer_isa))]
 use reference as isa;
+#[cfg(kiloformer_simd128)]
+use wasm as isa;
 
 pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_add};
 pub use reference::dot;

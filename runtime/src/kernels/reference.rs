@@ -125,7 +125,6 @@ pub fn dot(row: &[i8], x: &[i16]) -> i32 {
 }
 
 /// Four [`dot`]s with the same `x`.
-#[cfg_attr(kiloformer_dsp, allow(dead_code, reason = "tests compare with it"))]
 #[inline]
 pub fn dot4(rows: [&[i8]; 4], x: &[i16]) -> [i32; 4] {
     rows.map(|row| dot(row, x))

@@ -1,0 +1,89 @@
+//! AArch64: NEON, which every such core has.
+
+use core::arch::aarch64::*;
+
+use model_format::layout::LinearInt;
+
+use super::Input;
+use super::eight_columns::{self, Vector};
+pub use super::eight_columns::{ROWS, TOKENS};
+pub use super::reference::{Ready, ready, scratch_len, try_project, try_project_add};
+
+/// See [`block`](super::block).
+#[inline(never)]
+pub fn block(
+    linear: &LinearInt<'_>,
+    first_row: usize,
+    input: &Input<'_>,
+    out: &mut [[i32; ROWS]; TOKENS],
+) {
+    eight_columns::block::<Neon>(linear, first_row, input, out);
+}
+
+/// Four dot products with the same `x`.
+#[inline]
+pub fn dot4(rows: [&[i8]; ROWS], x: &[i16]) -> [i32; ROWS] {
+    eight_columns::dot4::<Neon>(rows, x)
+}
+
+enum Neon {}
+
+impl Vector for Neon {
+    type Operands = int16x8_t;
+    type Sums = int32x4_t;
+
+    #[inline(always)]
+    fn zero() -> int32x4_t {
+        // SAFETY: needs NEON only, which this file is compiled with.
+        unsafe { vdupq_n_s32(0) }
+    }
+
+    #[inline(always)]
+    fn weights(w: &[i8; 8]) -> int16x8_t {
+        // SAFETY: reads the eight elements of the array.
+        unsafe { vmovl_s8(vld1_s8(w.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn activations(x: &[i16; 8]) -> int16x8_t {
+        // SAFETY: reads the eight elements of the array.
+        unsafe { vld1q_s16(x.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn multiply_add(sums: int32x4_t, w: int16x8_t, x: int16x8_t) -> int32x4_t {
+        // SAFETY: needs NEON only.
+        unsafe {
+            let sums = vmlal_s16(sums, vget_low_s16(w), vget_low_s16(x));
+            vmlal_high_s16(sums, w, x)
+        }
+    }
+
+    #[inline(always)]
+    fn totals([a, b, c, d]: [int32x4_t; ROWS]) -> int32x4_t {
+        // SAFETY: needs NEON only.
+        unsafe { vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d)) }
+    }
+
+    #[inline(always)]
+    fn rescale(sums: int32x4_t, [bias, multipliers]: [[i32; ROWS]; 2]) -> [i32; ROWS] {
+        // SAFETY: reads the four elements of each array.
+        let rescaled = unsafe {
+            let sums = vaddq_s32(sums, vld1q_s32(bias.as_ptr()));
+            let multipliers = vld1q_s32(multipliers.as_ptr());
+            let low = vmull_s32(vget_low_s32(sums), vget_low_s32(multipliers));
+            let high = vmull_high_s32(sums, multipliers);
+            // A narrowing shift rounds half up, as the contract does.
+            vrshrn_high_n_s64::<32>(vrshrn_n_s64::<32>(low), high)
+        };
+        Self::store(rescaled)
+    }
+
+    #[inline(always)]
+    fn store(sums: int32x4_t) -> [i32; ROWS] {
+        let mut lanes = [0; ROWS];
+        // SAFETY: writes the four elements of the array.
+        unsafe { vst1q_s32(lanes.as_mut_ptr(), sums) };
+        lanes
+    }
+}
