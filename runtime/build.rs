@@ -6,7 +6,9 @@
 
 use std::env;
 
-const ISAS: [&str; 4] = ["dsp", "mve", "neon", "simd128"];
+const ISAS: [&str; 5] = ["armv6m", "dsp", "mve", "neon", "simd128"];
+/// Those that share `kernels/quad.rs`.
+const QUAD: [&str; 1] = ["armv6m"];
 
 /// What says in the compiler's flags that the core has Helium.
 const MVE_FLAGS: [&str; 4] =
@@ -18,7 +20,11 @@ fn main() {
     for isa in ISAS {
         println!("cargo::rustc-check-cfg=cfg(kiloformer_{isa})");
     }
+    println!("cargo::rustc-check-cfg=cfg(kiloformer_quad)");
     if let Some(isa) = isa() {
+        if QUAD.contains(&isa) {
+            println!("cargo::rustc-cfg=kiloformer_quad");
+        }
         println!("cargo::rustc-cfg=kiloformer_isa");
         println!("cargo::rustc-cfg=kiloformer_{isa}");
     }
@@ -32,6 +38,8 @@ fn isa() -> Option<&'static str> {
     let has = |feature| features.split(',').any(|name| name == feature);
     if target.starts_with("thumbv8m.main") && MVE_FLAGS.iter().any(|flag| flags.contains(flag)) {
         Some("mve")
+    } else if target.starts_with("thumbv6m") {
+        Some("armv6m")
     } else if target.starts_with("thumbv7em") {
         Some("dsp")
     } else if target.starts_with("aarch64-") && has("neon") {

@@ -16,6 +16,9 @@
 //! Outputs are `rescale(bias + W x, multiplier)`. An ISA is fast with the packing it is made for and
 //! leaves the others to `reference::block`.
 
+#[cfg(kiloformer_armv6m)]
+#[allow(unsafe_code, reason = "multiplications and registers as the compiler would not use them")]
+mod armv6m;
 #[cfg(kiloformer_dsp)]
 #[allow(unsafe_code, reason = "the DSP instructions have no stable intrinsics")]
 mod dsp;
@@ -28,6 +31,9 @@ mod mve;
 #[cfg(kiloformer_neon)]
 #[allow(unsafe_code, reason = "intrinsics that read through pointers")]
 mod neon;
+#[cfg(kiloformer_quad)]
+#[allow(unsafe_code, reason = "calls the kernels of cores without DSP")]
+mod quad;
 #[cfg_attr(kiloformer_isa, allow(dead_code, reason = "the truth that the other file is tested by"))]
 pub mod reference;
 #[cfg(any(test, feature = "kernel-suite"))]
@@ -36,6 +42,8 @@ pub mod suite;
 #[allow(unsafe_code, reason = "intrinsics that read through pointers")]
 mod wasm;
 
+#[cfg(kiloformer_armv6m)]
+use armv6m as isa;
 #[cfg(kiloformer_dsp)]
 use dsp as isa;
 #[cfg(kiloformer_mve)]
