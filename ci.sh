@@ -10,6 +10,7 @@
 #   doc       documentation, warnings are errors
 #   test      host tests
 #   device    the same words on the host and in QEMU: same text, same bits
+#   bench     instructions of every operator and of the model in QEMU: none has grown by more than 2%
 #   no-panic  links a program that cannot panic, per target and optimisation level
 #   sizes     bytes of code of a minimal program, bytes of flash and RAM of the firmware
 #
@@ -19,12 +20,13 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-readonly ALL_STEPS=(setup shell fmt clippy doc test device no-panic sizes)
+readonly ALL_STEPS=(setup shell fmt clippy doc test device bench no-panic sizes)
 readonly TARGETS=(thumbv7em-none-eabihf thumbv6m-none-eabi riscv32imc-unknown-none-elf)
 # What cargo is told to build the firmware for each board, from firmware-example/.
 readonly BOARDS=(
     "mps2-an386 --target thumbv7em-none-eabihf"
     "mps2-an386-search --target thumbv7em-none-eabihf --features search"
+    "mps2-an386-bench --target thumbv7em-none-eabihf --features bench"
     "mps2-an385 --target thumbv6m-none-eabi"
     "riscv-virt --target riscv32imc-unknown-none-elf"
     "microbit --target thumbv6m-none-eabi --features microbit"
@@ -109,6 +111,11 @@ step_test() { cargo test --workspace 2>&1 | tee -a "$test_log"; }
 
 step_device() {
     cargo test --workspace --test device -- --ignored --nocapture --test-threads=2 2>&1 |
+        tee -a "$test_log"
+}
+
+step_bench() {
+    cargo test --workspace --test device-bench -- --include-ignored --nocapture 2>&1 |
         tee -a "$test_log"
 }
 

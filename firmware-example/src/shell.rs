@@ -7,6 +7,7 @@
 //! | `:cost` | the same words without the hash; then what they cost |
 //! | `:search` | the same words, in every way to search; with feature `search` |
 //! | `:bench` | instructions of every operator; with feature `bench` |
+//! | `:profile` | the same words, then instructions of every operator in them; with feature `bench` |
 //! | `:errors` | every way to fail, provoked |
 //! | `:selftest` | the kernels against the numeric contract; with feature `selftest` |
 //! | `:help` | this list |
@@ -77,6 +78,8 @@ fn talk<S: Read + Write>(console: &mut Console<S>, model: &Model, speller: &mut 
             Line::Text(":search") => search(console, speller),
             #[cfg(feature = "bench")]
             Line::Text(":bench") => crate::bench::run(console, model.model()),
+            #[cfg(feature = "bench")]
+            Line::Text(":profile") => profile(console, speller),
             Line::Text(":errors") => provoke(console, model, speller),
             #[cfg(feature = "selftest")]
             Line::Text(":selftest") => self_test(console),
@@ -110,6 +113,8 @@ fn help<S: Read + Write>(console: &mut Console<S>) {
         ":search    answers words up to an empty line in every way to search",
         #[cfg(feature = "bench")]
         ":bench     counts the instructions of every operator",
+        #[cfg(feature = "bench")]
+        ":profile   answers words up to an empty line, then counts those of every operator in them",
         ":errors    every way to fail",
         #[cfg(feature = "selftest")]
         ":selftest  the kernels against the numeric contract",
@@ -173,6 +178,19 @@ fn cost<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller<'_>) {
     console.text("words ").number(words).end_line();
     console.text("cost ").number(total).text(" ").text(board::UNIT).end_line();
     memory(console);
+}
+
+/// Many words for a machine, and what every operator has spent on them.
+#[cfg(feature = "bench")]
+fn profile<S: Read + Write>(console: &mut Console<S>, speller: &mut Speller<'_>) {
+    let mut profile = crate::bench::profile::Profile::new();
+    let words =
+        for_each_word(console, |console, word| match profile.watch(|| speller.spell(word)) {
+            Ok(phones) => console.text(phones).end_line(),
+            Err(failure) => explain(console, failure),
+        });
+    console.text("words ").number(words).end_line();
+    profile.show(console);
 }
 
 /// Every way to search: `way text number number cost` in a line, separated by tabs.
