@@ -6,7 +6,7 @@
 
 use std::env;
 
-const ISAS: [&str; 5] = ["armv6m", "dsp", "mve", "neon", "simd128"];
+const ISAS: [&str; 6] = ["armv6m", "dsp", "mve", "neon", "simd128", "x86"];
 /// Those that share `kernels/quad.rs`.
 const QUAD: [&str; 1] = ["armv6m"];
 
@@ -46,6 +46,8 @@ fn isa() -> Option<&'static str> {
         Some("neon")
     } else if target.starts_with("wasm32-") && has("simd128") {
         Some("simd128")
+    } else if target.starts_with("x86_64-") && has("sse2") {
+        Some("x86")
     } else {
         None
     }

@@ -32,6 +32,9 @@
 //! ```
 #![cfg_attr(not(test), no_std)]
 
+#[cfg(all(feature = "std", not(test)))]
+extern crate std;
+
 mod align;
 #[allow(unsafe_code, reason = "hands out the bytes of a static")]
 mod arena;

@@ -41,6 +41,9 @@ pub mod suite;
 #[cfg(kiloformer_simd128)]
 #[allow(unsafe_code, reason = "intrinsics that read through pointers")]
 mod wasm;
+#[cfg(kiloformer_x86)]
+#[allow(unsafe_code, reason = "intrinsics that read and write through pointers")]
+pub mod x86;
 
 #[cfg(kiloformer_armv6m)]
 use armv6m as isa;
@@ -54,6 +57,8 @@ use neon as isa;
 use reference as isa;
 #[cfg(kiloformer_simd128)]
 use wasm as isa;
+#[cfg(kiloformer_x86)]
+use x86 as isa;
 
 pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_add};
 pub use reference::dot;
