@@ -173,5 +173,5 @@ fn place(packing: Packing, cols: usize, row: usize, col: usize) -> usize {
 }
 
 fn is_biased(packing: Packing, row: usize) -> bool {
-    packing == Packing::QuadRows || row % 2 == 0
+    packing == Packing::QuadRows || row.is_multiple_of(2)
 }
