@@ -7,6 +7,13 @@ use model_format::layout::LinearInt;
 use crate::kernels::{self, Block, Input, ROWS, TOKENS, dot, dot4};
 use crate::precision::Rows;
 
+/// Tells feature `mac-counts` of a product with so many rows.
+#[inline(always)]
+pub fn count_macs(_rows: usize, _input: &Input<'_>) {
+    #[cfg(feature = "mac-counts")]
+    crate::macs::count(_rows.saturating_mul(_input.tokens), _input.cols);
+}
+
 /// `each(token, row, outputs)` for the blocks of these rows, ascending; `rows` start on a multiple of 4.
 #[inline(always)]
 pub fn for_each_block(
@@ -15,8 +22,7 @@ pub fn for_each_block(
     input: &Input<'_>,
     mut each: impl FnMut(usize, usize, &[i32]),
 ) {
-    #[cfg(feature = "mac-counts")]
-    crate::macs::count(rows.len().saturating_mul(input.tokens), input.cols);
+    count_macs(rows.len(), input);
     let mut block: Block = [[0; ROWS]; TOKENS];
     let end = rows.end.min(linear.rows);
     let mut first = rows.start;

@@ -208,7 +208,9 @@ impl Precision for FixedPoint {
     }
 
     fn project(linear: &LinearInt<'_>, input: &Input<'_>, range: Range, out: &mut [i16]) {
-        if COUNTS_SATURATIONS || !kernels::try_project(linear, input, range.bounds(), out) {
+        if !COUNTS_SATURATIONS && kernels::try_project(linear, input, range.bounds(), out) {
+            linear::count_macs(linear.rows, input);
+        } else {
             linear::write(linear, input, out, |_, value| range.saturate(value));
         }
     }
@@ -233,9 +235,11 @@ impl Precision for FixedPoint {
         stream: &mut [i16],
     ) {
         let bounds = range.bounds();
-        if COUNTS_SATURATIONS
-            || !kernels::try_project_add(linear, input, multiplier, bounds, stream)
+        if !COUNTS_SATURATIONS
+            && kernels::try_project_add(linear, input, multiplier, bounds, stream)
         {
+            linear::count_macs(linear.rows, input);
+        } else {
             linear::write(linear, input, stream, |old, value| {
                 let kept = rescale(i32::from(old) << RESIDUAL_SHIFT, multiplier);
                 range.saturate(value.saturating_add(kept))
