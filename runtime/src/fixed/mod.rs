@@ -203,6 +203,7 @@ impl Precision for FixedPoint {
         }
     }
 
+    #[inline(always)]
     fn input<'x>(x: &'x [i16], shape: [usize; 2], scratch: &'x mut [u8]) -> Input<'x> {
         profile::run(Operator::Input, || Input::new(x, shape, scratch))
     }

@@ -8,85 +8,147 @@ use core::arch::naked_asm;
 
 use model_format::layout::{BLOCK_ROWS, LinearInt, Packing, TILE_COLS, TILE_LEN};
 
+use super::super::Input;
+use super::TOKENS;
 use super::epilogue::Epilogue;
 use super::ready::Ready;
 
 /// Bytes of the biases and multipliers of a block.
 const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
 
-/// Blocks of rows, and all tokens that they are multiplied with.
+/// Blocks of rows, and tokens that they are multiplied with.
+#[derive(Clone, Copy)]
 pub struct Paired<'a> {
-    /// Whole blocks, on a multiple of 4 bytes.
+    /// Blocks of `tiles` tiles, on a multiple of 4 bytes.
     weights: &'a [i8],
-    blocks: usize,
-    /// Of a token, at least one, as many as the blocks have.
+    rows: usize,
+    /// At least one.
     tiles: usize,
+    /// At least so many tiles of so many tokens.
     ready: &'a Ready<'a>,
+    tokens: usize,
 }
 
 impl<'a> Paired<'a> {
     /// The blocks from that of `first_row` on; `None` where the packing or the memory is another.
     #[inline(always)]
-    pub fn new(linear: &LinearInt<'a>, first_row: usize, ready: &'a Ready<'a>) -> Option<Self> {
+    pub fn new(linear: &LinearInt<'a>, first_row: usize, input: &'a Input<'_>) -> Option<Self> {
         let tiles = linear.cols.div_ceil(TILE_COLS);
-        if linear.packing != Packing::PairedRows || ready.tiles.len() < tiles || tiles == 0 {
+        let (ready, tokens) = (&input.ready, input.tokens);
+        if linear.packing != Packing::PairedRows
+            || tokens > TOKENS
+            || tiles == 0
+            || tokens as u64 * tiles as u64 > ready.tiles.len() as u64
+        {
             return None;
         }
         // So many tiles of an input are in memory: twice their bytes are less than 2^33.
         let block_len = tiles as u64 * TILE_LEN as u64 + CONSTANTS_LEN as u64;
-        let first = first_row / BLOCK_ROWS;
-        let end = linear.rows.div_ceil(BLOCK_ROWS);
-        let is_whole = end as u64 * block_len <= linear.data.len() as u64;
-        let weights = linear.data.get(first.saturating_mul(block_len as usize)..)?;
+        let blocks = linear.rows.div_ceil(BLOCK_ROWS) as u64;
+        let weights = match first_row {
+            0 => linear.data,
+            _ => linear.data.get(first_row / BLOCK_ROWS * block_len as usize..)?,
+        };
         let is_aligned = weights.as_ptr().addr().is_multiple_of(4);
-        (is_whole && is_aligned).then_some(Self {
-            weights,
-            blocks: end.saturating_sub(first),
-            tiles,
-            ready,
-        })
+        let rows = linear.rows.saturating_sub(first_row);
+        let is_whole = blocks * block_len <= linear.data.len() as u64;
+        (is_whole && is_aligned).then_some(Self { weights, rows, tiles, ready, tokens })
     }
 
-    /// Fills `out` with outputs of a token, for whole blocks; nothing where it asks for more than there
-    /// are.
+    /// `out[token][row]`, rescaled.
     #[inline(always)]
-    pub fn multiply(&self, token: usize, epilogue: &Epilogue, out: &mut [u32]) {
-        let words = if epilogue.is_wide { 4 } else { 2 };
-        let x = self.ready.tiles.get(token.saturating_mul(self.tiles)..);
-        let (Some(x), Some(&sum)) = (x, self.ready.sums.get(token)) else {
-            return;
-        };
-        let blocks = out.len() / words;
-        if x.len() < self.tiles || blocks > self.blocks || blocks == 0 || out.len() % words != 0 {
-            return;
+    pub fn rescaled<const ROWS: usize>(&self, out: &mut [[i32; ROWS]]) {
+        let blocks = self.rows.div_ceil(BLOCK_ROWS).min(ROWS / BLOCK_ROWS);
+        let epilogue = Epilogue::RESCALE;
+        for (token, out) in out.iter_mut().enumerate().take(self.tokens) {
+            if let Some(out @ [_, ..]) = out.get_mut(..blocks.wrapping_mul(BLOCK_ROWS)) {
+                let out = out.as_mut_ptr_range();
+                // SAFETY: `out` is of 32 bits for whole blocks of those there are, at least one.
+                unsafe { self.multiply(token, epilogue, out.start.cast(), out.end.cast()) };
+            }
         }
-        let out = out.as_mut_ptr_range();
-        let &Epilogue { first, clamp, multiplier, .. } = epilogue;
-        let call = Call { first, clamp, multiplier, sum, out: [out.start, out.end] };
-        // SAFETY: the weights are blocks of `tiles` tiles, on a multiple of 4 bytes (`new`), at least as
-        // many as `out` has, which is not empty; `x` has as many tiles, not none.
-        unsafe { multiply(self.weights.as_ptr(), x.as_ptr(), self.tiles, &call) };
+    }
+
+    /// `out[token, row]` of all rows, saturated and perhaps added to; `false`, and nothing done, where
+    /// `out` does not lie on words.
+    #[inline(always)]
+    pub fn saturated(self, epilogue: Epilogue, out: &mut [i16]) -> bool {
+        let Self { rows, tokens, .. } = self;
+        let is_aligned =
+            out.as_ptr().addr().is_multiple_of(4) && (tokens == 1 || rows.is_multiple_of(2));
+        if !is_aligned || rows as u64 * tokens as u64 > out.len() as u64 {
+            return false;
+        }
+        let whole = rows & !(BLOCK_ROWS - 1);
+        for token in 0..tokens {
+            let out = out.as_mut_ptr().wrapping_add(token * rows);
+            let end = out.wrapping_add(whole);
+            if whole != 0 {
+                // SAFETY: these are the outputs of a token for whole blocks, at least one, inside of `out`
+                // and on words.
+                unsafe { self.multiply(token, epilogue, out.cast(), end.cast()) };
+            }
+            if whole != rows {
+                // SAFETY: these are the token's other outputs, up to three.
+                let last = unsafe { core::slice::from_raw_parts_mut(end, rows % BLOCK_ROWS) };
+                self.last_rows(token, epilogue, last);
+            }
+        }
+        true
+    }
+
+    /// The rows of the last block: outputs of those past the last go nowhere.
+    #[cold]
+    #[inline(never)]
+    fn last_rows(mut self, token: usize, epilogue: Epilogue, out: &mut [i16]) {
+        let start = self.rows / BLOCK_ROWS * (self.tiles * TILE_LEN + CONSTANTS_LEN);
+        self.weights = self.weights.get(start..).unwrap_or_default();
+        let mut words = [0_u32; BLOCK_ROWS / 2];
+        let rows = bytemuck::cast_mut::<_, [i16; BLOCK_ROWS]>(&mut words);
+        rows.iter_mut().zip(&*out).for_each(|(to, from)| *to = *from);
+        let to = words.as_mut_ptr_range();
+        // SAFETY: `to` is outputs of the last block, which is there.
+        unsafe { self.multiply(token, epilogue, to.start, to.end) };
+        let rows = bytemuck::cast_ref::<_, [i16; BLOCK_ROWS]>(&words);
+        out.iter_mut().zip(rows).for_each(|(to, from)| *to = *from);
+    }
+
+    /// Outputs of the first blocks.
+    ///
+    /// # Safety
+    /// `out` to `end` must be words of whole blocks of this epilogue, at least one, and of those there
+    /// are; `token` one of the tokens.
+    #[inline(always)]
+    unsafe fn multiply(&self, token: usize, epilogue: Epilogue, out: *mut u32, end: *mut u32) {
+        let Ready { tiles: x, sums } = self.ready;
+        let x = x.as_ptr().wrapping_add(token * self.tiles);
+        let sum = sums.get(token).copied().unwrap_or(0);
+        let call = Call { epilogue, sum, out, end };
+        // SAFETY: `new` has checked the weights of all blocks and the tiles of all tokens; the rest is
+        // the caller's.
+        unsafe { multiply(self.weights.as_ptr(), x, self.tiles, &call) };
     }
 }
 
 /// What the code below is told besides its operands.
 #[repr(C)]
 struct Call {
-    first: i32,
-    clamp: i32,
-    multiplier: i32,
+    epilogue: Epilogue,
     /// Of the columns of x.
     sum: i32,
-    /// From, and to.
-    out: [*mut u32; 2],
+    out: *mut u32,
+    end: *mut u32,
 }
 
 /// All blocks of a token: `out[4 rows] = epilogue(rescale(bias + W x, multipliers))`.
 ///
-/// r0 walks over the weights, r1 over x; r2, r3, r4 sum rows 0 and 1, r5, r6, r7 rows 2 and 3. On the
-/// stack: what r1 to r7 begin with and where the first turn of the loop enters, so that what is left is
-/// a multiple of the turn's 8 tiles; the end of x; the epilogue; the outputs from and to; what comes
-/// after the sum with a stream, the multiplier of the stream, 2.
+/// r0 walks over the weights, r1 over x; r2, r3, r4 sum rows 0 and 1, r5, r6, r7 rows 2 and 3. The first
+/// of a block's turns enters the loop where a multiple of 8 tiles is left. "Equal" says of a turn that it
+/// is the last: nothing in it changes the flags, and only what comes between two turns compares.
+///
+/// On the stack: what r1 to r7 begin with and the way into the loop; x at the last turn; the epilogue;
+/// the outputs from and to; what comes after a sum with a stream, the stream's multiplier, 2; the first
+/// turn.
 ///
 /// # Safety
 /// `weights` must be blocks of `tiles` tiles on a multiple of 4 bytes, as many as `out` has, at least
@@ -99,20 +161,25 @@ unsafe extern "C" fn multiply(weights: *const i8, x: *const [u32; 2], tiles: usi
         "adr.w r3, 6f",
         "add r4, r4, r3",
         "add r5, r5, r3",
+        "rsb r10, r2, #0",
+        "and r10, r10, #7",
+        "mov r3, #56",
+        "adr.w r12, 5f",
+        "mla r11, r10, r3, r12",
+        "add r11, r11, #1",
         "mov r10, #2",
-        "push {{r5, r6, r10}}",
+        "push {{r5, r6, r10, r11}}",
         "push {{r4, r8, r9}}",
-        "add r3, r1, r2, lsl #3",
-        "adr.w r5, 3f",
-        "rsbs r2, r2, #0",
-        "and r2, r2, #7",
-        "movs r4, #56",
-        "mla r2, r2, r4, r5",
-        "adds r2, #1",
-        "push {{r2, r3}}",
-        "rsbs r7, r7, #0",
-        "lsls r2, r7, #7",
-        "asrs r3, r7, #25",
+        "adr.w r12, 3f",
+        "cmp r2, #8",
+        "it ls",
+        "addls r11, r12, #1",
+        "add r12, r1, r2, lsl #3",
+        "sub r12, r12, #64",
+        "push {{r11, r12}}",
+        "rsb.w r7, r7, #0",
+        "lsl.w r2, r7, #7",
+        "asr.w r3, r7, #25",
         "mov r4, r2",
         "mov r5, r2",
         "mov r6, r3",
@@ -121,6 +188,12 @@ unsafe extern "C" fn multiply(weights: *const i8, x: *const [u32; 2], tiles: usi
         "2:",
         "ldm.w sp, {{r1-r7, pc}}",
         "3:",
+        "cmp r1, r1",
+        "ldr.w pc, [sp, #60]",
+        "4:",
+        "ldr.w r8, [sp, #32]",
+        "cmp r1, r8",
+        "5:",
         ".rept 8",
         "ldm.w r0!, {{r8, r9, r10, r11}}",
         "ldrd r12, lr, [r1], #8",
@@ -137,9 +210,7 @@ unsafe extern "C" fn multiply(weights: *const i8, x: *const [u32; 2], tiles: usi
         "smlad r7, r10, r12, r7",
         "smlad r7, r11, lr, r7",
         ".endr",
-        "ldr.w r8, [sp, #32]",
-        "cmp r1, r8",
-        "bne.w 3b",
+        "bne.w 4b",
         "ldm.w r0!, {{r8, r9, r10, r11}}",
         "add r9, r9, r2, lsr #8",
         "add r9, r9, r3, lsl #24",
@@ -201,7 +272,7 @@ unsafe extern "C" fn multiply(weights: *const i8, x: *const [u32; 2], tiles: usi
         "str.w r8, [sp, #40]",
         "cmp r8, r9",
         "bne.w 2b",
-        "add sp, #60",
+        "add sp, #64",
         "pop {{r4-r11, pc}}",
     )
 }

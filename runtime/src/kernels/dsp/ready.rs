@@ -31,22 +31,15 @@ pub const fn scratch_len(tokens: usize, cols: usize) -> usize {
 pub fn ready<'x>(x: &'x [i16], [tokens, cols]: [usize; 2], scratch: &'x mut [u8]) -> Ready<'x> {
     let padded = if cols.is_multiple_of(TILE_COLS) { x } else { pad(x, cols, scratch) };
     let (padded, _) = padded.as_chunks::<TILE_COLS>();
-    let tiles = bytemuck::try_cast_slice(padded).unwrap_or_default();
+    let tiles: &[[u32; TILE_WORDS]] = bytemuck::try_cast_slice(padded).unwrap_or_default();
+    let count = cols.div_ceil(TILE_COLS);
     let mut sums = [0; TOKENS];
-    sum(tiles, [tokens, cols.div_ceil(TILE_COLS)], &mut sums);
-    Ready { tiles, sums }
-}
-
-#[inline(never)]
-fn sum(mut tiles: &[[u32; TILE_WORDS]], [tokens, count]: [usize; 2], sums: &mut [i32; TOKENS]) {
-    for sum in sums.iter_mut().take(tokens) {
-        let (token, rest) = tiles.split_at_checked(count).unwrap_or_default();
-        if !token.is_empty() {
-            // SAFETY: as many tiles as it has, at least one.
-            *sum = unsafe { sum_of(token.as_ptr(), token.len()) };
-        }
-        tiles = rest;
+    if tokens <= TOKENS && tokens * count != 0 && tokens as u64 * count as u64 <= tiles.len() as u64
+    {
+        // SAFETY: there are `count` tiles of `tokens` tokens, at least one, and as many sums.
+        unsafe { sum(tiles.as_ptr(), count, tokens, sums.as_mut_ptr()) };
     }
+    Ready { tiles, sums }
 }
 
 /// Copies tokens, with zeros up to whole tiles.
@@ -62,33 +55,45 @@ fn pad<'x>(x: &[i16], cols: usize, scratch: &'x mut [u8]) -> &'x [i16] {
     to
 }
 
-/// The sum of the columns of `count` tiles, two tiles a turn.
+/// The sums of the columns of tokens of `tiles` tiles, four tiles a turn.
 ///
 /// # Safety
-/// There must be `count` tiles, and `count` must not be 0.
+/// `x` must be `tokens` times `tiles` tiles, `sums` must have room for `tokens`, and neither may be 0.
 #[unsafe(naked)]
-unsafe extern "C" fn sum_of(tiles: *const [u32; TILE_WORDS], count: usize) -> i32 {
+unsafe extern "C" fn sum(x: *const [u32; TILE_WORDS], tiles: usize, tokens: usize, sums: *mut i32) {
     naked_asm!(
-        "push {{r4, r5, r6, lr}}",
-        "mov r4, #0x00010001",
-        "mov r12, r0",
-        "mov r0, #0",
-        "add lr, r12, r1, lsl #3",
-        "lsls r1, r1, #31",
-        "beq 2f",
-        "ldm r12!, {{r2, r3}}",
-        "smlad r0, r2, r4, r0",
-        "smlad r0, r3, r4, r0",
-        "b 3f",
+        "push {{r4-r11, lr}}",
+        "mov r12, #0x00010001",
         "2:",
-        "ldm r12!, {{r2, r3, r5, r6}}",
-        "smlad r0, r2, r4, r0",
-        "smlad r0, r3, r4, r0",
-        "smlad r0, r5, r4, r0",
-        "smlad r0, r6, r4, r0",
+        "mov lr, #0",
+        "ands r4, r1, #3",
+        "beq 4f",
         "3:",
-        "cmp r12, lr",
+        "ldm r0!, {{r5, r6}}",
+        "smlad lr, r5, r12, lr",
+        "smlad lr, r6, r12, lr",
+        "subs r4, r4, #1",
+        "bne 3b",
+        "4:",
+        "lsrs r11, r1, #2",
+        "beq 6f",
+        "5:",
+        "ldm r0!, {{r4, r5, r6, r7, r8, r9, r10}}",
+        "smlad lr, r4, r12, lr",
+        "smlad lr, r5, r12, lr",
+        "smlad lr, r6, r12, lr",
+        "smlad lr, r7, r12, lr",
+        "smlad lr, r8, r12, lr",
+        "smlad lr, r9, r12, lr",
+        "smlad lr, r10, r12, lr",
+        "ldr r4, [r0], #4",
+        "smlad lr, r4, r12, lr",
+        "subs r11, r11, #1",
+        "bne 5b",
+        "6:",
+        "str lr, [r3], #4",
+        "subs r2, r2, #1",
         "bne 2b",
-        "pop {{r4, r5, r6, pc}}",
+        "pop {{r4-r11, pc}}",
     )
 }
