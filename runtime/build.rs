@@ -40,7 +40,7 @@ fn isa() -> Option<&'static str> {
         Some("mve")
     } else if target.starts_with("thumbv6m") {
         Some("armv6m")
-    } else if target.starts_with("thumbv7em") {
+    } else if target.starts_with("thumbv7em") || target.starts_with("thumbv8m.main") {
         Some("dsp")
     } else if target.starts_with("aarch64-") && has("neon") {
         Some("neon")

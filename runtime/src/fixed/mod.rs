@@ -212,7 +212,7 @@ impl Precision for FixedPoint {
         if !COUNTS_SATURATIONS && kernels::try_project(linear, input, range.bounds(), out) {
             linear::count_macs(linear.rows, input);
         } else {
-            linear::write(linear, input, out, |_, value| range.saturate(value));
+            project_in_blocks(linear, input, range, out);
         }
     }
 
@@ -241,10 +241,7 @@ impl Precision for FixedPoint {
         {
             linear::count_macs(linear.rows, input);
         } else {
-            linear::write(linear, input, stream, |old, value| {
-                let kept = rescale(i32::from(old) << RESIDUAL_SHIFT, multiplier);
-                range.saturate(value.saturating_add(kept))
-            });
+            add_in_blocks(linear, input, multiplier, range, stream);
         }
     }
 
@@ -325,6 +322,27 @@ impl Precision for FixedPoint {
             });
         });
     }
+}
+
+/// Where no kernel does it in one go; on its own, for its stack.
+#[inline(never)]
+fn project_in_blocks(linear: &LinearInt<'_>, input: &Input<'_>, range: Range, out: &mut [i16]) {
+    linear::write(linear, input, out, |_, value| range.saturate(value));
+}
+
+/// The same for a sum with a stream.
+#[inline(never)]
+fn add_in_blocks(
+    linear: &LinearInt<'_>,
+    input: &Input<'_>,
+    multiplier: i32,
+    range: Range,
+    stream: &mut [i16],
+) {
+    linear::write(linear, input, stream, |old, value| {
+        let kept = rescale(i32::from(old) << RESIDUAL_SHIFT, multiplier);
+        range.saturate(value.saturating_add(kept))
+    });
 }
 
 /// On its own, so that models with ReLU do not carry it through their registers.

@@ -1,7 +1,7 @@
 //! What becomes of the sums of a block.
 
-/// Where the code for it begins, in bytes from the first saturation of [`paired`](super::paired); and
-/// its operand.
+/// Where the code for it begins, in bytes from the first saturation to less than 16 bits with a sign;
+/// and its operand.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Epilogue {
@@ -15,15 +15,19 @@ pub struct Epilogue {
 
 /// Bytes of four saturations and a branch.
 const CLAMP_LEN: i32 = 20;
-/// Bytes of the code before the saturations: the two other ways on.
-const RESCALE_LEN: i32 = 12;
-const ADD_LEN: i32 = 48;
 /// A branch stays in Thumb state.
 const THUMB: i32 = 1;
+/// Where [`paired`](super::paired) keeps the other ways on.
+const RESCALE: i32 = THUMB - 12;
+const ADD: i32 = RESCALE - 48;
+/// And [`four_tokens`](super::four_tokens), which saturates all outputs to 16 bits first.
+const FOUR_SATURATE: i32 = THUMB - 13 * 4;
+const FOUR_ADD: i32 = FOUR_SATURATE - 25 * 4;
+const FOUR_RESCALE: i32 = FOUR_ADD - 10 * 4;
 
 impl Epilogue {
     /// Rescaled sums of 32 bits.
-    pub const RESCALE: Self = Self { first: THUMB - RESCALE_LEN, clamp: 0, multiplier: 0 };
+    pub const RESCALE: Self = Self { first: RESCALE, clamp: 0, multiplier: 0 };
 
     /// Rescaled, added to a stream where it has a multiplier, and saturated; `None` for bounds that no
     /// activation has.
@@ -36,7 +40,22 @@ impl Epilogue {
         // In the order of their code: 14 bits, 15 with a sign, 15, 16 with a sign.
         let index = (high >> 14) * 2 - is_signed;
         let clamp = THUMB + index * CLAMP_LEN;
-        let first = if multiplier.is_some() { THUMB - RESCALE_LEN - ADD_LEN } else { clamp };
+        let first = if multiplier.is_some() { ADD } else { clamp };
         Some(Self { first, clamp, multiplier: multiplier.unwrap_or(0) })
+    }
+
+    /// Outputs are of 32 bits.
+    pub fn is_wide(self) -> bool {
+        self.first == RESCALE
+    }
+
+    /// The same for four tokens.
+    pub fn for_four_tokens(self) -> Self {
+        let first = match self.first {
+            RESCALE => FOUR_RESCALE,
+            ADD => FOUR_ADD,
+            _ => FOUR_SATURATE,
+        };
+        Self { first, ..self }
     }
 }

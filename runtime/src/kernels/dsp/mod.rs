@@ -1,6 +1,7 @@
 //! Cortex-M4, M7 and M33: two multiplications of 16 bits in one instruction. Made for paired rows.
 
 mod epilogue;
+mod four_tokens;
 mod paired;
 mod ready;
 mod row_major;
@@ -14,7 +15,7 @@ pub use ready::{Ready, ready, scratch_len};
 pub use row_major::dot4;
 
 /// Most tokens of an input.
-pub const TOKENS: usize = 1;
+pub const TOKENS: usize = 4;
 /// Rows of a block.
 pub const ROWS: usize = 16;
 

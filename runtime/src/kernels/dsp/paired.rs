@@ -11,6 +11,7 @@ use model_format::layout::{BLOCK_ROWS, LinearInt, Packing, TILE_COLS, TILE_LEN};
 use super::super::Input;
 use super::TOKENS;
 use super::epilogue::Epilogue;
+use super::four_tokens;
 use super::ready::Ready;
 
 /// Bytes of the biases and multipliers of a block.
@@ -57,16 +58,17 @@ impl<'a> Paired<'a> {
 
     /// `out[token][row]`, rescaled.
     #[inline(always)]
-    pub fn rescaled<const ROWS: usize>(&self, out: &mut [[i32; ROWS]]) {
+    pub fn rescaled<const ROWS: usize>(&self, out: &mut [[i32; ROWS]; TOKENS]) {
         let blocks = self.rows.div_ceil(BLOCK_ROWS).min(ROWS / BLOCK_ROWS);
-        let epilogue = Epilogue::RESCALE;
-        for (token, out) in out.iter_mut().enumerate().take(self.tokens) {
-            if let Some(out @ [_, ..]) = out.get_mut(..blocks.wrapping_mul(BLOCK_ROWS)) {
-                let out = out.as_mut_ptr_range();
-                // SAFETY: `out` is of 32 bits for whole blocks of those there are, at least one.
-                unsafe { self.multiply(token, epilogue, out.start.cast(), out.end.cast()) };
-            }
+        if blocks == 0 {
+            return;
         }
+        let len = blocks * BLOCK_ROWS * size_of::<i32>();
+        // SAFETY: `out` is of 32 bits, and every row of it has room for so many blocks of those there are,
+        // at least one.
+        unsafe {
+            self.tokens(Epilogue::RESCALE, out.as_mut_ptr().cast(), size_of::<[i32; ROWS]>(), len)
+        };
     }
 
     /// `out[token, row]` of all rows, saturated and perhaps added to; `false`, and nothing done, where
@@ -80,19 +82,13 @@ impl<'a> Paired<'a> {
             return false;
         }
         let whole = rows & !(BLOCK_ROWS - 1);
-        for token in 0..tokens {
-            let out = out.as_mut_ptr().wrapping_add(token * rows);
-            let end = out.wrapping_add(whole);
-            if whole != 0 {
-                // SAFETY: these are the outputs of a token for whole blocks, at least one, inside of `out`
-                // and on words.
-                unsafe { self.multiply(token, epilogue, out.cast(), end.cast()) };
-            }
-            if whole != rows {
-                // SAFETY: these are the token's other outputs, up to three.
-                let last = unsafe { core::slice::from_raw_parts_mut(end, rows % BLOCK_ROWS) };
-                self.last_rows(token, epilogue, last);
-            }
+        if whole != 0 {
+            // SAFETY: `out` has room for all rows of all tokens, these are whole blocks, at least one, and
+            // every token's begin on words.
+            unsafe { self.tokens(epilogue, out.as_mut_ptr().cast(), rows * 2, whole * 2) };
+        }
+        if whole != rows {
+            self.last_rows(epilogue, out);
         }
         true
     }
@@ -100,17 +96,61 @@ impl<'a> Paired<'a> {
     /// The rows of the last block: outputs of those past the last go nowhere.
     #[cold]
     #[inline(never)]
-    fn last_rows(mut self, token: usize, epilogue: Epilogue, out: &mut [i16]) {
+    fn last_rows(mut self, epilogue: Epilogue, out: &mut [i16]) {
         let start = self.rows / BLOCK_ROWS * (self.tiles * TILE_LEN + CONSTANTS_LEN);
         self.weights = self.weights.get(start..).unwrap_or_default();
-        let mut words = [0_u32; BLOCK_ROWS / 2];
-        let rows = bytemuck::cast_mut::<_, [i16; BLOCK_ROWS]>(&mut words);
-        rows.iter_mut().zip(&*out).for_each(|(to, from)| *to = *from);
-        let to = words.as_mut_ptr_range();
-        // SAFETY: `to` is outputs of the last block, which is there.
-        unsafe { self.multiply(token, epilogue, to.start, to.end) };
-        let rows = bytemuck::cast_ref::<_, [i16; BLOCK_ROWS]>(&words);
-        out.iter_mut().zip(rows).for_each(|(to, from)| *to = *from);
+        let mut words = [[0_u32; BLOCK_ROWS / 2]; TOKENS];
+        for (words, token) in words.iter_mut().zip(out.chunks_exact_mut(self.rows.max(1))) {
+            let (_, last) = token.as_chunks_mut::<BLOCK_ROWS>();
+            let block = bytemuck::cast_mut::<_, [i16; BLOCK_ROWS]>(words);
+            block.iter_mut().zip(last).for_each(|(to, from)| *to = *from);
+        }
+        let len = size_of::<[u32; BLOCK_ROWS / 2]>();
+        // SAFETY: every row of `words` is outputs of the last block, which is there.
+        unsafe { self.tokens(epilogue, words.as_mut_ptr().cast(), len, len) };
+        for (words, token) in words.iter().zip(out.chunks_exact_mut(self.rows.max(1))) {
+            let (_, last) = token.as_chunks_mut::<BLOCK_ROWS>();
+            let block = bytemuck::cast_ref::<_, [i16; BLOCK_ROWS]>(words);
+            last.iter_mut().zip(block).for_each(|(to, from)| *to = *from);
+        }
+    }
+
+    /// Outputs of the first blocks for all tokens, `stride` bytes from each to the next.
+    ///
+    /// # Safety
+    /// `out` must have words of whole blocks of this epilogue, `len` bytes for each token, at least one
+    /// block and of those there are.
+    #[inline(always)]
+    unsafe fn tokens(&self, epilogue: Epilogue, out: *mut u8, stride: usize, len: usize) {
+        if self.tokens == TOKENS {
+            // SAFETY: the same.
+            return unsafe { self.four_tokens(epilogue, out, stride, len) };
+        }
+        for token in 0..self.tokens {
+            let out = out.wrapping_add(token * stride);
+            // SAFETY: these are the outputs of one of the tokens.
+            unsafe { self.multiply(token, epilogue, out.cast(), out.wrapping_add(len).cast()) };
+        }
+    }
+
+    /// `tokens` of [`TOKENS`] tokens: rows 0 and 1 of all blocks, then rows 2 and 3.
+    ///
+    /// # Safety
+    /// That of `tokens`.
+    #[inline(never)]
+    unsafe fn four_tokens(&self, epilogue: Epilogue, out: *mut u8, stride: usize, len: usize) {
+        let two_rows = if epilogue.is_wide() { 8 } else { 4 };
+        let epilogue = epilogue.for_four_tokens();
+        for half in 0..2 {
+            let out = out.wrapping_add(half * two_rows);
+            let (end, sums) = (out.wrapping_add(len), self.ready.sums);
+            let call = four_tokens::Call { epilogue, out, stride, end, sums };
+            let weights = self.weights.as_ptr().wrapping_add(half * TILE_LEN / 2);
+            // SAFETY: `new` has checked the weights of all blocks and the tiles of all tokens; the rest is
+            // the caller's. The outputs of these two rows begin and end as many bytes later as they do in
+            // their blocks.
+            unsafe { four_tokens::multiply(weights, self.ready.tiles.as_ptr(), self.tiles, &call) };
+        }
     }
 
     /// Outputs of the first blocks.

@@ -12,34 +12,79 @@ const TILE_WORDS: usize = TILE_COLS / 2;
 /// Whole tiles of columns of every token, and their sums.
 #[derive(Clone, Copy)]
 pub struct Ready<'x> {
-    /// `[tokens, tiles]`; empty where the input does not lie on a multiple of 4 bytes.
+    /// `[tokens, tiles]`; of [`TOKENS`] tokens the words of two columns lie together, `[columns / 2,
+    /// tokens]`. Empty where the input does not lie on a multiple of 4 bytes.
     pub tiles: &'x [[u32; TILE_WORDS]],
     /// Of the columns of every token.
     pub sums: [i32; TOKENS],
 }
 
-/// Room for copies of tokens that do not fill their last tile.
+/// Room for tokens that lie together, and for those that do not fill their last tile.
 pub const fn scratch_len(tokens: usize, cols: usize) -> usize {
-    match cols % TILE_COLS {
-        0 => 0,
-        _ => tokens.saturating_mul(cols.next_multiple_of(TILE_COLS)).saturating_mul(2),
+    match tokens < TOKENS && cols.is_multiple_of(TILE_COLS) {
+        true => 0,
+        false => tokens.saturating_mul(cols.next_multiple_of(TILE_COLS)).saturating_mul(2),
     }
 }
 
 /// See [`Ready`].
 #[inline(always)]
 pub fn ready<'x>(x: &'x [i16], [tokens, cols]: [usize; 2], scratch: &'x mut [u8]) -> Ready<'x> {
+    if tokens == TOKENS {
+        return interleaved(x, cols, scratch);
+    }
     let padded = if cols.is_multiple_of(TILE_COLS) { x } else { pad(x, cols, scratch) };
     let (padded, _) = padded.as_chunks::<TILE_COLS>();
     let tiles: &[[u32; TILE_WORDS]] = bytemuck::try_cast_slice(padded).unwrap_or_default();
     let count = cols.div_ceil(TILE_COLS);
+    let len = tokens as u64 * count as u64;
     let mut sums = [0; TOKENS];
-    if tokens <= TOKENS && tokens * count != 0 && tokens as u64 * count as u64 <= tiles.len() as u64
-    {
+    if tokens < TOKENS && len != 0 && len <= tiles.len() as u64 {
         // SAFETY: there are `count` tiles of `tokens` tokens, at least one, and as many sums.
         unsafe { sum(tiles.as_ptr(), count, tokens, sums.as_mut_ptr()) };
     }
     Ready { tiles, sums }
+}
+
+/// [`TOKENS`] tokens.
+#[inline(never)]
+fn interleaved<'x>(x: &[i16], cols: usize, scratch: &'x mut [u8]) -> Ready<'x> {
+    let mut sums = [0; TOKENS];
+    let to = bytemuck::try_cast_slice_mut::<_, [[i16; 2]; TOKENS]>(scratch).unwrap_or_default();
+    let pairs = cols.div_ceil(TILE_COLS).saturating_mul(TILE_WORDS);
+    let Some(to) = to.get_mut(..pairs).filter(|_| TOKENS as u64 * cols as u64 <= x.len() as u64)
+    else {
+        return Ready { tiles: &[], sums };
+    };
+    let whole = cols / TILE_COLS;
+    if whole != 0 {
+        // SAFETY: `x` is four tokens of `cols` columns, in each of which are so many whole tiles; `to` has
+        // room for as many of each.
+        unsafe { interleave(x.as_ptr(), cols, whole, to.as_mut_ptr(), &mut sums) };
+    }
+    if whole.saturating_mul(TILE_COLS) != cols {
+        last_tile(x, cols, to, &mut sums);
+    }
+    let tiles = bytemuck::try_cast_slice(to.as_flattened().as_flattened()).unwrap_or_default();
+    Ready { tiles, sums }
+}
+
+/// The columns behind the last whole tile, with zeros up to another.
+#[cold]
+#[inline(never)]
+fn last_tile(x: &[i16], cols: usize, to: &mut [[[i16; 2]; TOKENS]], sums: &mut [i32; TOKENS]) {
+    let first = cols & !(TILE_COLS - 1);
+    for (token, sum) in sums.iter_mut().enumerate() {
+        for column in first..cols.next_multiple_of(TILE_COLS) {
+            let at = token.wrapping_mul(cols).wrapping_add(column);
+            let x = x.get(at).filter(|_| column < cols).copied().unwrap_or(0);
+            let pair = to.get_mut(column / 2).and_then(|pair| pair.get_mut(token));
+            if let Some(to) = pair.and_then(|pair| pair.get_mut(column % 2)) {
+                *to = x;
+            }
+            *sum = sum.wrapping_add(x.into());
+        }
+    }
 }
 
 /// Copies tokens, with zeros up to whole tiles.
@@ -53,6 +98,48 @@ fn pad<'x>(x: &[i16], cols: usize, scratch: &'x mut [u8]) -> &'x [i16] {
         to.fill_with(|| x.next().copied().unwrap_or(0));
     }
     to
+}
+
+/// Puts the words of four tokens together and adds their columns, a tile of each a turn.
+///
+/// # Safety
+/// `x` must be four tokens of `cols` columns; each must have `tiles` whole tiles, at least one; `to` must
+/// have room for them.
+#[unsafe(naked)]
+unsafe extern "C" fn interleave(
+    x: *const i16,
+    cols: usize,
+    tiles: usize,
+    to: *mut [[i16; 2]; TOKENS],
+    sums: &mut [i32; TOKENS],
+) {
+    naked_asm!(
+        "push {{r4-r11, lr}}",
+        "mov lr, #0x00010001",
+        "lsl r1, r1, #1",
+        "add r12, r1, r1, lsl #1",
+        "mov r8, #0",
+        "mov r9, #0",
+        "mov r10, #0",
+        "mov r11, #0",
+        "2:",
+        ".rept 2",
+        "ldr r5, [r0, r1]",
+        "ldr r6, [r0, r1, lsl #1]",
+        "ldr r7, [r0, r12]",
+        "ldr r4, [r0], #4",
+        "smlad r8, r4, lr, r8",
+        "smlad r9, r5, lr, r9",
+        "smlad r10, r6, lr, r10",
+        "smlad r11, r7, lr, r11",
+        "stm r3!, {{r4, r5, r6, r7}}",
+        ".endr",
+        "subs r2, r2, #1",
+        "bne 2b",
+        "ldr r0, [sp, #36]",
+        "stm r0, {{r8, r9, r10, r11}}",
+        "pop {{r4-r11, pc}}",
+    )
 }
 
 /// The sums of the columns of tokens of `tiles` tiles, four tiles a turn.
