@@ -7,13 +7,68 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Every board: its name in `cfg(board = ...)` and its file in `memory/`.
-const BOARDS: [(&str, &str); 5] = [
-    ("mps2", "mps2.x"),
-    ("riscv-virt", "riscv-virt.x"),
-    ("microbit", "microbit.x"),
-    ("stm32f4", "stm32f4.x"),
-    ("rp2040", "rp2040.x"),
+/// A board.
+struct Board {
+    /// Its name in `cfg(board = ...)`; a feature of this name, where there is one, chooses it.
+    name: &'static str,
+    /// Its file in `memory/`, if it is bare metal.
+    map: Option<&'static str>,
+    /// The files of `src/board/` that make it up, in `cfg(part = ...)`: first its own.
+    parts: &'static [&'static str],
+    /// Targets that run on it where no feature asks for another one, by how their names begin.
+    default_for: &'static [&'static str],
+}
+
+const BOARDS: [Board; 9] = [
+    Board {
+        name: "mps2",
+        map: Some("mps2.x"),
+        parts: &["mps", "host_stream", "systick"],
+        default_for: &["thumbv6m", "thumbv7m", "thumbv7em"],
+    },
+    Board {
+        name: "mps2-an505",
+        map: Some("mps2-an505.x"),
+        parts: &["mps", "host_stream", "systick"],
+        default_for: &["thumbv8m.main"],
+    },
+    Board {
+        name: "mps3",
+        map: Some("mps3.x"),
+        parts: &["mps", "host_stream", "systick"],
+        default_for: &[],
+    },
+    Board {
+        name: "riscv-virt",
+        map: Some("riscv-virt.x"),
+        parts: &["riscv_virt", "host_stream"],
+        default_for: &["riscv32"],
+    },
+    Board {
+        name: "aarch64-virt",
+        map: Some("aarch64-virt.x"),
+        parts: &["aarch64_virt", "host_stream"],
+        default_for: &["aarch64"],
+    },
+    Board { name: "node", map: None, parts: &["node"], default_for: &["wasm32"] },
+    Board {
+        name: "microbit",
+        map: Some("microbit.x"),
+        parts: &["microbit", "polled", "register"],
+        default_for: &[],
+    },
+    Board {
+        name: "stm32f4",
+        map: Some("stm32f4.x"),
+        parts: &["stm32f4", "polled", "register", "systick"],
+        default_for: &[],
+    },
+    Board {
+        name: "rp2040",
+        map: Some("rp2040.x"),
+        parts: &["rp2040", "polled", "register", "systick"],
+        default_for: &[],
+    },
 ];
 
 /// The model that ships, as seen from this directory.
@@ -24,13 +79,13 @@ fn main() {
     let target = env::var("TARGET").expect("cargo sets the target");
     let board = chosen_board(&target);
     let out = out_dir();
-    let (_, map) = BOARDS.iter().find(|(name, _)| *name == board).expect("a board of the list");
-    fs::copy(PathBuf::from("memory").join(map), out.join("memory.x"))
-        .expect("copying the memory map");
+    if let Some(map) = board.map {
+        fs::copy(PathBuf::from("memory").join(map), out.join("memory.x"))
+            .expect("copying the memory map");
+    }
 
-    let names: Vec<String> = BOARDS.iter().map(|(name, _)| format!("{name:?}")).collect();
-    println!("cargo:rustc-check-cfg=cfg(board, values({}))", names.join(", "));
-    println!("cargo:rustc-cfg=board={board:?}");
+    name_to_the_program("board", BOARDS.iter().map(|board| board.name), &[board.name]);
+    name_to_the_program("part", BOARDS.iter().flat_map(|board| board.parts).copied(), board.parts);
     println!("cargo:rustc-check-cfg=cfg(armv6m)");
     if target.starts_with("thumbv6m") {
         println!("cargo:rustc-cfg=armv6m");
@@ -94,18 +149,27 @@ fn explain_missing(path: &Path, error: &std::io::Error) {
     println!("cargo::error=and name it: KILOFORMER_MODEL=/path/to/g2p.kfm cargo run --release");
 }
 
+/// Sets `cfg(key = ...)` for the values that are so, of those there are.
+fn name_to_the_program(key: &str, all: impl Iterator<Item = &'static str>, so: &[&str]) {
+    let all: Vec<String> = all.map(|value| format!("{value:?}")).collect();
+    println!("cargo:rustc-check-cfg=cfg({key}, values({}))", all.join(", "));
+    for value in so {
+        println!("cargo:rustc-cfg={key}={value:?}");
+    }
+}
+
 /// The board whose feature is on, else the emulated one of this target.
-fn chosen_board(target: &str) -> &'static str {
-    let asked: Vec<&str> = BOARDS
-        .iter()
-        .map(|(name, _)| *name)
-        .filter(|name| env::var_os(format!("CARGO_FEATURE_{}", name.to_uppercase())).is_some())
-        .collect();
+fn chosen_board(target: &str) -> &'static Board {
+    let has_feature =
+        |name: &str| env::var_os(format!("CARGO_FEATURE_{}", name.to_uppercase())).is_some();
+    let asked: Vec<&Board> = BOARDS.iter().filter(|board| has_feature(board.name)).collect();
+    let is_default = |board: &&Board| board.default_for.iter().any(|name| target.starts_with(name));
     match asked.as_slice() {
-        [] if target.starts_with("thumb") => "mps2",
-        [] if target.starts_with("riscv32") => "riscv-virt",
-        [] => panic!("no board of the list runs code for {target}"),
+        [] => BOARDS
+            .iter()
+            .find(is_default)
+            .unwrap_or_else(|| panic!("no board of the list runs code for {target}")),
         [one] => one,
-        several => panic!("choose one board, not {several:?}"),
+        [one, another, ..] => panic!("choose one board, not {} and {}", one.name, another.name),
     }
 }

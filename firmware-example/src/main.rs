@@ -15,6 +15,7 @@ mod provoke;
 mod searches;
 mod shell;
 mod speller;
+#[cfg_attr(board = "node", path = "stack_out_of_sight.rs")]
 mod stack;
 
 use console::Console;

@@ -10,6 +10,7 @@
 //! | `:profile` | the same words, then instructions of every operator in them; with feature `bench` |
 //! | `:errors` | every way to fail, provoked |
 //! | `:selftest` | the kernels against the numeric contract; with feature `selftest` |
+//! | `:fault` | an instruction that there is not; the run ends with status 1 |
 //! | `:help` | this list |
 //! | `:quit` | ends |
 
@@ -83,6 +84,7 @@ fn talk<S: Read + Write>(console: &mut Console<S>, model: &Model, speller: &mut 
             Line::Text(":errors") => provoke(console, model, speller),
             #[cfg(feature = "selftest")]
             Line::Text(":selftest") => self_test(console),
+            Line::Text(":fault") => board::fault(),
             Line::Text(":help") => help(console),
             Line::Text(word) if word.starts_with(':') => {
                 console.text("no such command; try :help").end_line();
@@ -95,7 +97,7 @@ fn talk<S: Read + Write>(console: &mut Console<S>, model: &Model, speller: &mut 
 }
 
 fn banner<S: Read + Write>(console: &mut Console<S>) {
-    console.text("Kiloformer on ").text(board::NAME).text("; :help for help").end_line();
+    console.text("Kiloformer on ").text(board::name()).text("; :help for help").end_line();
     let config = &HEADER.config;
     console.text("model ").grouped(MODEL.len() as u64).text(" B: ");
     console.number(config.d_model.into()).text(" wide, ");
@@ -118,6 +120,7 @@ fn help<S: Read + Write>(console: &mut Console<S>) {
         ":errors    every way to fail",
         #[cfg(feature = "selftest")]
         ":selftest  the kernels against the numeric contract",
+        ":fault     an instruction that there is not, which ends the run with status 1",
         ":quit      ends",
     ] {
         console.text(line).end_line();

@@ -15,7 +15,7 @@ static WHOLE: AtomicUsize = AtomicUsize::new(0);
 static RUNTIME: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" {
-    /// First free word above all statics; from `cortex-m-rt` and `riscv-rt` alike.
+    /// First free word above all statics; from `cortex-m-rt`, `riscv-rt` and our own linker script alike.
     static mut __sheap: u32;
     /// One past the stack's first word; likewise.
     static _stack_start: u32;
@@ -85,7 +85,7 @@ fn bottom() -> *mut u32 {
 #[inline(always)]
 fn stack_pointer() -> usize {
     let sp: usize;
-    #[cfg(target_arch = "arm")]
+    #[cfg(any(target_arch = "arm", target_arch = "aarch64"))]
     // SAFETY: reads a register.
     unsafe {
         core::arch::asm!("mov {}, sp", out(reg) sp, options(nomem, nostack, preserves_flags));

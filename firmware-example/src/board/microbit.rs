@@ -10,7 +10,6 @@ use super::{
     register::Register,
 };
 
-pub const NAME: &str = "micro:bit, Cortex-M0";
 pub const UNIT: &str = "ticks of 62.5 ns";
 pub const BARE_TERMINAL: bool = true;
 
@@ -50,6 +49,10 @@ const TIMER_BITMODE: Register = register(0x4000_8508);
 const TIMER_PRESCALER: Register = register(0x4000_8510);
 const TIMER_CC0: Register = register(0x4000_8540);
 const TIMER_32_BITS: u32 = 3;
+
+pub fn name() -> &'static str {
+    "micro:bit, Cortex-M0"
+}
 
 pub fn start() -> Stream {
     CLOCK_HFCLKSTART.write(1);

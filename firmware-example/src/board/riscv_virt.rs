@@ -2,11 +2,14 @@
 
 use super::host_stream::HostStream;
 
-pub const NAME: &str = "virt, RV32IMC";
 pub const UNIT: &str = "instructions";
 pub const BARE_TERMINAL: bool = false;
 
 pub type Stream = HostStream;
+
+pub fn name() -> &'static str {
+    "virt, RV32IMC"
+}
 
 pub fn start() -> Stream {
     HostStream::open()

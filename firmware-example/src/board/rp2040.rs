@@ -12,7 +12,6 @@ use super::{
     systick,
 };
 
-pub const NAME: &str = "RP2040, Cortex-M0+";
 pub const UNIT: &str = "cycles";
 pub const BARE_TERMINAL: bool = true;
 
@@ -61,6 +60,10 @@ const RXFE: u32 = 1 << 4;
 const TXFF: u32 = 1 << 5;
 const FIFO_8_BITS: u32 = 1 << 4 | 3 << 5;
 const UARTEN_TXE_RXE: u32 = 1 << 0 | 1 << 8 | 1 << 9;
+
+pub fn name() -> &'static str {
+    "RP2040, Cortex-M0+"
+}
 
 pub fn start() -> Stream {
     start_clocks();

@@ -11,7 +11,6 @@ use super::{
     systick,
 };
 
-pub const NAME: &str = "STM32F4, Cortex-M4F";
 pub const UNIT: &str = "cycles";
 pub const BARE_TERMINAL: bool = true;
 
@@ -41,6 +40,10 @@ const USART2_CR1: Register = register(0x4000_440c);
 const RXNE: u32 = 1 << 5;
 const TXE: u32 = 1 << 7;
 const RE_TE_UE: u32 = 1 << 2 | 1 << 3 | 1 << 13;
+
+pub fn name() -> &'static str {
+    "STM32F4, Cortex-M4F"
+}
 
 pub fn start() -> Stream {
     if let Some(core) = cortex_m::Peripherals::take() {
