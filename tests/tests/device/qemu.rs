@@ -1,15 +1,15 @@
-//! Runs a firmware in QEMU: sends text, collects the answer, never waits for ever.
+//! Runs a firmware in QEMU, or in Node: sends text, collects the answer, never waits for ever.
 
 use std::{
     io::{Read, Write},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use crate::board::Board;
+use crate::board::{Board, firmware_dir};
 
 /// What the firmware prints when it is ready for a line.
 const PROMPT: &str = "> ";
@@ -20,6 +20,16 @@ const PROMPT: &str = "> ";
 /// # Panics
 /// When it does not end within `limit`, or ends with another status.
 pub fn talk(board: &Board, elf: &Path, input: &str, limit: Duration) -> String {
+    let (status, output) = run(board, elf, input, limit);
+    assert!(status.success(), "{}: {status}; its output:\n{}", board.name, tail(&output));
+    output
+}
+
+/// As [`talk`], with any status: gives it too.
+///
+/// # Panics
+/// When it does not end within `limit`.
+pub fn run(board: &Board, elf: &Path, input: &str, limit: Duration) -> (ExitStatus, String) {
     let deadline = Instant::now() + limit;
     let mut child = start(board, elf);
     let output = collect(&mut child, input.to_owned());
@@ -36,8 +46,7 @@ pub fn talk(board: &Board, elf: &Path, input: &str, limit: Duration) -> String {
     };
     let output = output.join().expect("collecting the emulator's output");
     match status {
-        Some(status) if status.success() => output,
-        Some(status) => panic!("{}: {status}; its output:\n{}", board.name, tail(&output)),
+        Some(status) => (status, output),
         None => panic!("{}: no end after {limit:?}; its output:\n{}", board.name, tail(&output)),
     }
 }
@@ -47,6 +56,7 @@ fn start(board: &Board, elf: &Path) -> Child {
     Command::new(&command[0])
         .args(&command[1..])
         .arg(elf)
+        .current_dir(firmware_dir())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
