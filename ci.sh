@@ -21,14 +21,23 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 readonly ALL_STEPS=(setup shell fmt clippy doc test device bench no-panic sizes)
-readonly TARGETS=(thumbv7em-none-eabihf thumbv6m-none-eabi riscv32imc-unknown-none-elf)
+# Targets whose code is probed for panics and weighed, the first one first of all; and all that are built for.
+readonly PROBED_TARGETS=(thumbv7em-none-eabihf thumbv6m-none-eabi riscv32imc-unknown-none-elf)
+readonly TARGETS=("${PROBED_TARGETS[@]}" thumbv7m-none-eabi thumbv8m.main-none-eabihf
+    aarch64-unknown-none wasm32-unknown-unknown)
 # What cargo is told to build the firmware for each board, from firmware-example/.
 readonly BOARDS=(
     "mps2-an386 --target thumbv7em-none-eabihf"
     "mps2-an386-search --target thumbv7em-none-eabihf --features search"
     "mps2-an386-bench --target thumbv7em-none-eabihf --features bench"
     "mps2-an385 --target thumbv6m-none-eabi"
+    "mps2-an385-m3 --target thumbv7m-none-eabi"
+    "mps2-an505 --target thumbv8m.main-none-eabihf"
+    "mps3-an547 --target thumbv8m.main-none-eabihf --features mps3 --config .cargo/cortex-m55.toml"
     "riscv-virt --target riscv32imc-unknown-none-elf"
+    "aarch64-virt --target aarch64-unknown-none"
+    "node --target wasm32-unknown-unknown"
+    "node-simd128 --target wasm32-unknown-unknown --config .cargo/wasm-simd128.toml"
     "microbit --target thumbv6m-none-eabi --features microbit"
     "stm32f4 --target thumbv7em-none-eabihf --features stm32f4"
     "rp2040 --target thumbv6m-none-eabi --features rp2040"
@@ -97,7 +106,7 @@ step_clippy() {
         cargo clippy -p model-format -p runtime --target "$target" --quiet -- -D warnings
     done
     for_each_board device_clippy
-    (cd tests/no-panic && cargo clippy --quiet --target "${TARGETS[0]}" -- -D warnings)
+    (cd tests/no-panic && cargo clippy --quiet --target "${PROBED_TARGETS[0]}" -- -D warnings)
 }
 
 device_clippy() {
@@ -121,7 +130,7 @@ step_bench() {
 
 step_no_panic() {
     local target profile
-    for target in "${TARGETS[@]}"; do
+    for target in "${PROBED_TARGETS[@]}"; do
         for profile in "${PROFILES[@]}"; do
             echo "--- $target, profile $profile"
             (cd tests/no-panic && cargo build --quiet --profile "$profile" --target "$target")
@@ -146,7 +155,7 @@ step_sizes() {
     local target profile option
     echo "--- code of the least that a firmware with an integer model calls, in bytes"
     printf '%-30s %10s %10s\n' target profile .text
-    for target in "${TARGETS[@]}"; do
+    for target in "${PROBED_TARGETS[@]}"; do
         for profile in "${PROFILES[@]}"; do
             minimal_size "$target" "$profile"
         done
@@ -154,10 +163,10 @@ step_sizes() {
     echo "--- the same on Cortex-M4 with one more way to search"
     for option in scores constraints sampling beams poll alignment; do
         printf '%-14s' "$option"
-        minimal_size "${TARGETS[0]}" small --features "with-$option"
+        minimal_size "${PROBED_TARGETS[0]}" small --features "with-$option"
     done
     echo "--- the firmware example, in bytes; constants hold the model"
-    printf '%-12s %12s %12s %12s %12s\n' board code constants initialised zeroed
+    printf '%-17s %12s %12s %12s %12s\n' board code constants initialised zeroed
     for_each_board board_sizes
 }
 
@@ -174,13 +183,16 @@ minimal_size() {
 
 # Builds for one board, whose options these are, and prints the bytes of its sections.
 board_sizes() {
+    local folder=target
+    # A configuration of its own has a folder of its own in target/, of the same name.
+    [[ $* != *--config* ]] || folder=target/$(basename "${@: -1}" .toml)
     cargo build --release --quiet "$@"
-    size -A -d "target/$2/release/firmware-example" | awk -v board="$board_name" '
-        $1 == ".text" || $1 == ".vector_table" || $1 == ".boot2" { code += $2 }
+    size -A -d "$folder/$2/release/firmware-example" | awk -v board="$board_name" '
+        $1 == ".text" || $1 == ".vector_table" || $1 == ".boot2" || $1 == ".start_vectors" { code += $2 }
         $1 == ".rodata" { constants = $2 }
         $1 == ".data" { data = $2 }
         $1 == ".bss" || $1 == ".uninit" { zeroed += $2 }
-        END { printf "%-12s %12d %12d %12d %12d\n", board, code, constants, data, zeroed }'
+        END { printf "%-17s %12d %12d %12d %12d\n", board, code, constants, data, zeroed }'
 }
 
 step_with_pytorch() {

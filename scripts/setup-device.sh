@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Gets what the device side needs: bare-metal standard libraries for the installed rustc, and QEMU.
+# Gets what the device side needs: bare-metal standard libraries for the installed rustc, QEMU, and Node,
+# which plays the board of WebAssembly.
 #
 # Usage: scripts/setup-device.sh [TARGET...]     (default: the targets ci.sh builds for)
 #
 # Does nothing, silently, where everything is there. Targets come from `rustup target add`; where
 # rustup's server does not answer (a CI machine that reaches only package registries), `core`,
 # `alloc` and `compiler_builtins` are built from Debian's rust-src of the very same version. QEMU
-# comes from apt. Fails, and says why, where neither way works.
+# and Node come from apt. Fails, and says why, where neither way works.
 set -euo pipefail
 
-readonly DEFAULT_TARGETS=(thumbv7em-none-eabihf thumbv6m-none-eabi riscv32imc-unknown-none-elf)
+readonly DEFAULT_TARGETS=(thumbv7em-none-eabihf thumbv6m-none-eabi riscv32imc-unknown-none-elf
+    thumbv7m-none-eabi thumbv8m.main-none-eabihf aarch64-unknown-none wasm32-unknown-unknown)
 readonly CRATES=(core alloc compiler_builtins)
 # Debian suites that may hold the source of this rustc, newest release line first.
 readonly SOURCE_SUITES=(trixie-backports sid)
@@ -148,13 +150,15 @@ add_targets() {
 
 # --- QEMU ---------------------------------------------------------------------------------------
 
-have_qemu() { command -v qemu-system-arm >/dev/null && command -v qemu-system-riscv32 >/dev/null; }
+readonly EMULATORS=(qemu-system-arm qemu-system-aarch64 qemu-system-riscv32)
+
+have_qemu() { command -v "${EMULATORS[@]}" | awk -v want="${#EMULATORS[@]}" 'END { exit NR != want }'; }
 
 # The machine's own suites, or, where its qemu packages are from backports already, that suite.
 install_qemu() {
     local packages=(qemu-system-arm qemu-system-misc) codename
     command -v apt-get >/dev/null ||
-        die "qemu-system-arm and qemu-system-riscv32 are missing, and there is no apt-get to get them"
+        die "one of ${EMULATORS[*]} is missing, and there is no apt-get to get it"
     say "installing QEMU"
     as_root apt-get -qq update >&2 || say "apt-get update had errors"
     install_packages "${packages[@]}" && have_qemu && return
@@ -163,12 +167,22 @@ install_qemu() {
     apt_with_suites qemu "$codename" "$codename-backports"
     as_root apt-get "${APT_OPTIONS[@]}" update >&2
     install_packages "${APT_OPTIONS[@]}" -t "$codename-backports" "${packages[@]}"
-    have_qemu || die "qemu-system-arm or qemu-system-riscv32 is still missing after apt-get install"
+    have_qemu || die "one of ${EMULATORS[*]} is still missing after apt-get install"
 }
 
 install_packages() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 \
         install --yes --no-install-recommends "$@" >/dev/null
+}
+
+# --- Node ---------------------------------------------------------------------------------------
+
+install_node() {
+    command -v apt-get >/dev/null || die "node is missing, and there is no apt-get to get it"
+    say "installing Node"
+    as_root apt-get -qq update >&2 || say "apt-get update had errors"
+    install_packages nodejs
+    command -v node >/dev/null || die "node is still missing after apt-get install"
 }
 
 main() {
@@ -177,6 +191,7 @@ main() {
     command -v rustc >/dev/null || die "no rustc: install Rust first"
     add_targets "${targets[@]}"
     have_qemu || install_qemu
+    command -v node >/dev/null || install_node
 }
 
 main "$@"
