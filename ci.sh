@@ -183,11 +183,8 @@ minimal_size() {
 
 # Builds for one board, whose options these are, and prints the bytes of its sections.
 board_sizes() {
-    local folder=target
-    # A configuration of its own has a folder of its own in target/, of the same name.
-    [[ $* != *--config* ]] || folder=target/$(basename "${@: -1}" .toml)
     cargo build --release --quiet "$@"
-    size -A -d "$folder/$2/release/firmware-example" | awk -v board="$board_name" '
+    size -A -d "target/$2/release/firmware-example" | awk -v board="$board_name" '
         $1 == ".text" || $1 == ".vector_table" || $1 == ".boot2" || $1 == ".start_vectors" { code += $2 }
         $1 == ".rodata" { constants = $2 }
         $1 == ".data" { data = $2 }

@@ -13,8 +13,7 @@ pub struct Board {
     pub name: &'static str,
     target: &'static str,
     feature: Option<&'static str>,
-    /// A file of firmware-example/.cargo that is named with `--config`, and the folder in `target/` that
-    /// its builds have for themselves.
+    /// A file of firmware-example/.cargo that is named with `--config`.
     config: Option<&'static str>,
     /// Emulator and arguments before the ELF; `None`: the runner that cargo uses for this target.
     emulator: Option<&'static str>,
@@ -91,19 +90,15 @@ impl Board {
         Self { name, target, feature: None, config: None, emulator: None }
     }
 
-    /// Builds the firmware with `model` in its flash; gives the path of a copy of its own.
-    pub fn build(&self, model: &Path) -> PathBuf {
-        self.build_with(model, None)
-    }
-
-    /// As [`build`](Self::build), with a feature of the firmware besides the board's.
-    pub fn build_with(&self, model: &Path, feature: Option<&str>) -> PathBuf {
+    /// Builds the firmware with `model` in its flash, and with a feature besides the board's; gives the path
+    /// of a copy of its own.
+    pub fn build(&self, model: &Path, feature: Option<&str>) -> PathBuf {
         // Every build writes the same file: one at a time, and the copy is made before the next. A copy is
         // as good for the next test of this run.
         static COPIES: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
         let mut copies = COPIES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
 
-        let target_dir = firmware_dir().join("target").join(self.config.unwrap_or_default());
+        let target_dir = firmware_dir().join("target");
         let stem = model.file_stem().expect("a model file").to_string_lossy();
         let copy = format!("{}-{}-{stem}.elf", self.name, feature.unwrap_or("plain"));
         let copy = target_dir.join(copy);

@@ -9,7 +9,7 @@ mod qemu;
 mod searches;
 mod transcript;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use board::{
@@ -52,7 +52,7 @@ fn equals_the_host(board: &Board, model: &ModelFile, size: &Size) {
 /// The same for any texts.
 fn texts_equal_the_host(board: &Board, model: &ModelFile, words: &[&str], size: &Size) {
     let costed: Vec<&str> = words.iter().step_by(size.costed).copied().collect();
-    let elf = board.build(&model.path);
+    let elf = build(board, model);
     let input = transcript::input(words, &costed);
     let output = qemu::talk(board, &elf, &input, size.limit);
 
@@ -78,6 +78,13 @@ fn texts_equal_the_host(board: &Board, model: &ModelFile, words: &[&str], size: 
     for line in output.lines().filter(|line| line.starts_with("load ")) {
         println!("           {line}");
     }
+}
+
+/// The firmware with `model`. With random weights it has the self-test besides, so that one build serves
+/// all the tests that nothing trained is needed for.
+fn build(board: &Board, model: &ModelFile) -> PathBuf {
+    let feature = model.name.starts_with("random-fixed").then_some("selftest");
+    board.build(&model.path, feature)
 }
 
 fn assert_same_answers(words: &[&str], expected: &Expected, answers: &[(String, String)]) {
@@ -240,7 +247,7 @@ fn every_way_to_search_finds_the_same() {
         .flat_map(|board| fixed.iter().map(move |model| (board, model)))
         .chain([(&M4F, &half)])
     {
-        let elf = board.build_with(&model.path, Some("search"));
+        let elf = board.build(&model.path, Some("search"));
         let output = qemu::talk(board, &elf, &input, Duration::from_secs(600));
         let (found, costs) = transcript::searches(&output);
         assert_eq!(found, model.searches(&words), "{} {}", board.name, model.name);
@@ -256,7 +263,7 @@ const ERRORS: &str = include_str!("errors.txt");
 fn every_error_says_its_numbers() {
     let model = models::fixed_point().remove(0);
     for board in EVERY_CORE {
-        let elf = board.build(&model.path);
+        let elf = build(board, &model);
         let output = qemu::talk(board, &elf, ":errors\n:quit\n", Duration::from_secs(60));
         let (_, output) = output.split_once("> ").expect("a prompt");
         assert_eq!(output.trim_end_matches("> "), ERRORS, "{}", board.name);
@@ -268,10 +275,15 @@ fn every_error_says_its_numbers() {
 fn kernels_equal_their_reference() {
     let model = models::fixed_point().remove(0);
     for board in EVERY_CORE {
-        let elf = board.build_with(&model.path, Some("selftest"));
-        let output = qemu::talk(board, &elf, ":selftest
+        let elf = build(board, &model);
+        let output = qemu::talk(
+            board,
+            &elf,
+            ":selftest
 :quit
-", Duration::from_secs(120));
+",
+            Duration::from_secs(120),
+        );
         // The number of cases is that of the kernels' block and tokens.
         assert!(
             output.contains("> the kernels equal the contract in "),
@@ -287,7 +299,7 @@ fn kernels_equal_their_reference() {
 fn a_fault_ends_the_run_with_a_status() {
     let model = models::fixed_point().remove(0);
     for board in EVERY_CORE {
-        let elf = board.build(&model.path);
+        let elf = build(board, &model);
         let (status, output) = qemu::run(board, &elf, ":fault\n:quit\n", Duration::from_secs(60));
         assert_eq!(status.code(), Some(1), "{}: {output}", board.name);
         assert!(output.ends_with("> "), "{}: {output}", board.name);
