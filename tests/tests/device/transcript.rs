@@ -28,6 +28,15 @@ pub struct Cost {
     pub stack_of_all: u64,
 }
 
+/// What the banner says of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Bytes of the file, laid out for the board.
+    pub model: u64,
+    /// Bytes of the arena.
+    pub arena: u64,
+}
+
 /// The lines that make the firmware provoke its errors, answer both lists of words and end.
 pub fn input(words: &[&str], costed: &[&str]) -> String {
     let lines = |words: &[&str]| words.iter().map(|word| format!("{word}\n")).collect::<String>();
@@ -62,6 +71,33 @@ impl Cost {
             stack_of_all: number(value(cost, "stack-of-all ")),
         }
     }
+}
+
+impl Sizes {
+    /// Reads the firmware's banner.
+    ///
+    /// # Panics
+    /// When it is not one.
+    pub fn parse(banner: &str) -> Self {
+        let line = value(banner, "model ");
+        let (model, rest) = line.split_once(" B: ").expect("bytes of the model");
+        let (_, arena) = rest.split_once("arena ").expect("an arena");
+        let bytes = |text: &str| number(&text.trim_end_matches(" B").replace(',', ""));
+        Self { model: bytes(model), arena: bytes(arena) }
+    }
+}
+
+/// A number as the firmware shows it to a person: a comma between thousands.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// The output up to the end of the batch, and the rest.
