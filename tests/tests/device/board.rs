@@ -92,7 +92,7 @@ impl Board {
 
     /// Builds the firmware with `model` in its flash, and with a feature besides the board's; gives the path
     /// of a copy of its own.
-    pub fn build(&self, model: &Path, feature: Option<&str>) -> PathBuf {
+    pub fn build_with(&self, model: &Path, feature: Option<&str>) -> PathBuf {
         // Every build writes the same file: one at a time, and the copy is made before the next. A copy is
         // as good for the next test of this run.
         static COPIES: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());

@@ -84,7 +84,7 @@ fn texts_equal_the_host(board: &Board, model: &ModelFile, words: &[&str], size: 
 /// all the tests that nothing trained is needed for.
 fn build(board: &Board, model: &ModelFile) -> PathBuf {
     let feature = model.name.starts_with("random-fixed").then_some("selftest");
-    board.build(&model.path, feature)
+    board.build_with(&model.path, feature)
 }
 
 fn assert_same_answers(words: &[&str], expected: &Expected, answers: &[(String, String)]) {
@@ -247,7 +247,7 @@ fn every_way_to_search_finds_the_same() {
         .flat_map(|board| fixed.iter().map(move |model| (board, model)))
         .chain([(&M4F, &half)])
     {
-        let elf = board.build(&model.path, Some("search"));
+        let elf = board.build_with(&model.path, Some("search"));
         let output = qemu::talk(board, &elf, &input, Duration::from_secs(600));
         let (found, costs) = transcript::searches(&output);
         assert_eq!(found, model.searches(&words), "{} {}", board.name, model.name);
