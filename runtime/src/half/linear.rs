@@ -5,12 +5,23 @@ use core::ops::Range;
 use model_format::layout::LinearF16;
 
 use super::Input;
-use crate::kernels::float::{ROWS, block, dot4};
+use crate::kernels::float::{self, dot4};
 use crate::precision::Rows;
 
+/// `each(token, row, W x + bias)` for these rows, several at a time; within a token ascending.
+#[inline(always)]
+pub fn for_each_block(
+    linear: &LinearF16<'_>,
+    rows: Range<usize>,
+    input: &Input<'_>,
+    each: impl FnMut(usize, usize, &[f32]),
+) {
+    #[cfg(feature = "mac-counts")]
+    crate::macs::count(rows.len().saturating_mul(input.tokens), input.cols);
+    float::for_each_block(linear, rows, (input.x, [input.tokens, input.cols]), each);
+}
+
 /// `each(token, row, W[row] x + bias)` for these rows; within a token ascending.
-///
-/// The tokens of an input share a block while it is in the cache.
 #[inline(always)]
 pub fn for_each_row(
     linear: &LinearF16<'_>,
@@ -18,20 +29,11 @@ pub fn for_each_row(
     input: &Input<'_>,
     mut each: impl FnMut(usize, usize, f32),
 ) {
-    #[cfg(feature = "mac-counts")]
-    crate::macs::count(rows.len().saturating_mul(input.tokens), input.cols);
-    let mut sums = [0.0; ROWS];
-    let mut first = rows.start;
-    while first < rows.end {
-        let end = first.saturating_add(ROWS.saturating_sub(first % ROWS)).min(rows.end);
-        for token in 0..input.tokens {
-            block(linear, first..end, input.token(token), &mut sums);
-            for (row, &sum) in (first..end).zip(&sums) {
-                each(token, row, sum);
-            }
+    for_each_block(linear, rows, input, |token, first, sums| {
+        for (row, &sum) in (first..).zip(sums) {
+            each(token, row, sum);
         }
-        first = end;
-    }
+    });
 }
 
 /// `out[token, row] = epilogue(out[token, row], W[row] x + bias)`.
@@ -42,8 +44,9 @@ pub fn write(
     out: &mut [f32],
     epilogue: impl Fn(f32, f32) -> f32,
 ) {
-    for_each_row(linear, 0..linear.rows, input, |token, row, sum| {
-        if let Some(out) = out.get_mut(token.saturating_mul(linear.rows).saturating_add(row)) {
+    for_each_block(linear, 0..linear.rows, input, |token, first, sums| {
+        let start = token.saturating_mul(linear.rows).saturating_add(first);
+        for (out, &sum) in out.get_mut(start..).unwrap_or_default().iter_mut().zip(sums) {
             *out = epilogue(*out, sum);
         }
     });

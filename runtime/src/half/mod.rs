@@ -45,14 +45,6 @@ pub struct Input<'x> {
     cols: usize,
 }
 
-impl<'x> Input<'x> {
-    /// Token `token`, `[cols]`; empty past the last.
-    fn token(&self, token: usize) -> &'x [f32] {
-        let start = token.saturating_mul(self.cols);
-        self.x.get(start..start.saturating_add(self.cols)).unwrap_or_default()
-    }
-}
-
 const Q30: f32 = 1.0 / (1 << 30) as f32;
 
 impl Precision for HalfFloat {

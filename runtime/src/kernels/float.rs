@@ -10,9 +10,38 @@ pub const ROWS: usize = ROWS16_BLOCK;
 /// Most tokens that share the weights of a block.
 pub const TOKENS: usize = super::TOKENS;
 
+/// `each(token, row, W x + bias)` for these rows, several at a time; within a token ascending. `x` is
+/// `[tokens, cols]`.
+///
+/// The tokens share a block while it is in the cache.
+#[inline(always)]
+pub fn for_each_block(
+    linear: &LinearF16<'_>,
+    rows: Range<usize>,
+    (x, [tokens, cols]): (&[f32], [usize; 2]),
+    mut each: impl FnMut(usize, usize, &[f32]),
+) {
+    #[cfg(kiloformer_x86)]
+    if super::x86::try_products(linear, rows.clone(), (x, [tokens, cols]), &mut each) {
+        return;
+    }
+    let mut sums = [0.0; ROWS];
+    let mut first = rows.start;
+    while first < rows.end {
+        let end = first.saturating_add(ROWS.saturating_sub(first % ROWS)).min(rows.end);
+        for token in 0..tokens {
+            let start = token.saturating_mul(cols);
+            let x = x.get(start..start.saturating_add(cols)).unwrap_or_default();
+            block(linear, first..end, x, &mut sums);
+            each(token, first, sums.get(..end.saturating_sub(first)).unwrap_or_default());
+        }
+        first = end;
+    }
+}
+
 /// `W x + bias` of `rows`, at most [`ROWS`] of one block; the rest of `out` is unspecified.
 #[inline(never)]
-pub fn block(linear: &LinearF16<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32; ROWS]) {
+fn block(linear: &LinearF16<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32; ROWS]) {
     match linear.layout {
         Layout::SixteenRows => sixteen(linear, rows, x, out),
         _ => row_major(linear, rows, x, out),

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 pub enum Isa {
     /// What every x86-64 has: the portable kernels, compiled for it.
     Baseline,
-    /// AVX2.
+    /// AVX2, with F16C.
     Avx2,
     /// AVX-512 with VNNI.
     Avx512Vnni,
@@ -32,9 +32,9 @@ impl Isa {
         }
         match self {
             Self::Baseline => true,
-            Self::Avx2 => has!("avx2"),
+            Self::Avx2 => has!("avx2", "f16c"),
             Self::Avx512Vnni => {
-                has!("avx2", "avx512f", "avx512bw", "avx512vl", "avx512vnni")
+                has!("avx2", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni")
             }
         }
     }

@@ -7,11 +7,14 @@
 mod avx2;
 mod avx512;
 mod choice;
+mod float;
 mod matrix;
 #[cfg(test)]
 mod tests;
 
-use model_format::layout::LinearInt;
+use core::ops::Range;
+
+use model_format::layout::{LinearF16, LinearInt};
 
 use super::{Input, reference};
 pub use choice::Isa;
@@ -179,3 +182,14 @@ fn try_with(
 }
 
 pub use reference::dot4;
+
+/// Products of HalfFloat: see [`float::try_products`].
+pub fn try_products(
+    linear: &LinearF16<'_>,
+    rows: Range<usize>,
+    x: (&[f32], [usize; 2]),
+    each: &mut impl FnMut(usize, usize, &[f32]),
+) -> bool {
+    // SAFETY: what is chosen is here.
+    unsafe { float::try_products(choice::chosen(), linear, rows, x, each) }
+}
