@@ -1,16 +1,20 @@
-//! Cortex-M4, M7 and M33: two multiplications of 16 bits in one instruction. Made for paired rows.
+//! Cortex-M4, M7 and M33: two multiplications of 16 bits in one instruction. Made for paired rows and
+//! weights of 4 bits.
 
+mod code;
 mod epilogue;
 mod four_tokens;
+mod nibbles;
 mod paired;
+mod product;
 mod ready;
 mod row_major;
 
-use model_format::layout::LinearInt;
+use model_format::layout::{LinearInt, Packing};
 
 use super::{Input, reference};
 use epilogue::Epilogue;
-use paired::Paired;
+use product::Product;
 pub use ready::{Ready, ready, scratch_len};
 pub use row_major::dot4;
 
@@ -28,9 +32,12 @@ pub fn block(
     input: &Input<'_>,
     out: &mut [[i32; ROWS]; TOKENS],
 ) {
-    match Paired::new(linear, first_row, input) {
-        Some(paired) => paired.rescaled(out),
-        None => reference::block(linear, first_row, input, out),
+    if let Some(product) = Product::new(linear, first_row, input) {
+        product.rescaled(out);
+    } else if linear.packing == Packing::RowMajor {
+        row_major::block(linear, first_row, input, out);
+    } else {
+        reference::block(linear, first_row, input, out);
     }
 }
 
@@ -68,5 +75,5 @@ fn project(
     let Some(epilogue) = Epilogue::new(multiplier, bounds) else {
         return false;
     };
-    Paired::new(linear, 0, input).is_some_and(|paired| paired.saturated(epilogue, out))
+    Product::new(linear, 0, input).is_some_and(|product| product.saturated(epilogue, out))
 }

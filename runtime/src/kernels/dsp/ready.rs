@@ -1,10 +1,11 @@
 //! What paired rows need of an input: whole tiles of columns on a multiple of 4 bytes, and sums.
 
 use core::arch::naked_asm;
+use core::cell::Cell;
 
 use model_format::layout::TILE_COLS;
 
-use super::TOKENS;
+use super::{TOKENS, nibbles};
 
 /// Words of a tile.
 const TILE_WORDS: usize = TILE_COLS / 2;
@@ -17,10 +18,17 @@ pub struct Ready<'x> {
     pub tiles: &'x [[u32; TILE_WORDS]],
     /// Of the columns of every token.
     pub sums: [i32; TOKENS],
+    /// What is left of the scratch, for weights of 4 bits.
+    pub spare: &'x [Cell<u8>],
+}
+
+/// Room for the tiles, and for what weights of 4 bits need.
+pub const fn scratch_len(tokens: usize, cols: usize) -> usize {
+    tiles_len(tokens, cols).saturating_add(nibbles::scratch_len(cols))
 }
 
 /// Room for tokens that lie together, and for those that do not fill their last tile.
-pub const fn scratch_len(tokens: usize, cols: usize) -> usize {
+const fn tiles_len(tokens: usize, cols: usize) -> usize {
     match tokens < TOKENS && cols.is_multiple_of(TILE_COLS) {
         true => 0,
         false => tokens.saturating_mul(cols.next_multiple_of(TILE_COLS)).saturating_mul(2),
@@ -33,7 +41,10 @@ pub fn ready<'x>(x: &'x [i16], [tokens, cols]: [usize; 2], scratch: &'x mut [u8]
     if tokens == TOKENS {
         return interleaved(x, cols, scratch);
     }
-    let padded = if cols.is_multiple_of(TILE_COLS) { x } else { pad(x, cols, scratch) };
+    let (padded, spare) = match cols.is_multiple_of(TILE_COLS) {
+        true => (x, scratch),
+        false => pad(x, [tokens, cols], scratch),
+    };
     let (padded, _) = padded.as_chunks::<TILE_COLS>();
     let tiles: &[[u32; TILE_WORDS]] = bytemuck::try_cast_slice(padded).unwrap_or_default();
     let count = cols.div_ceil(TILE_COLS);
@@ -43,19 +54,20 @@ pub fn ready<'x>(x: &'x [i16], [tokens, cols]: [usize; 2], scratch: &'x mut [u8]
         // SAFETY: there are `count` tiles of `tokens` tokens, at least one, and as many sums.
         unsafe { sum(tiles.as_ptr(), count, tokens, sums.as_mut_ptr()) };
     }
-    Ready { tiles, sums }
+    Ready { tiles, sums, spare: Cell::from_mut(spare).as_slice_of_cells() }
 }
 
 /// [`TOKENS`] tokens.
 #[inline(never)]
 fn interleaved<'x>(x: &[i16], cols: usize, scratch: &'x mut [u8]) -> Ready<'x> {
-    let mut sums = [0; TOKENS];
+    let len = tiles_len(TOKENS, cols);
+    let (scratch, spare) = scratch.split_at_mut_checked(len).unwrap_or_default();
+    let spare = Cell::from_mut(spare).as_slice_of_cells();
     let to = bytemuck::try_cast_slice_mut::<_, [[i16; 2]; TOKENS]>(scratch).unwrap_or_default();
-    let pairs = cols.div_ceil(TILE_COLS).saturating_mul(TILE_WORDS);
-    let Some(to) = to.get_mut(..pairs).filter(|_| TOKENS as u64 * cols as u64 <= x.len() as u64)
-    else {
-        return Ready { tiles: &[], sums };
-    };
+    let mut sums = [0; TOKENS];
+    if to.is_empty() || TOKENS as u64 * cols as u64 > x.len() as u64 {
+        return Ready { tiles: &[], sums, spare };
+    }
     let whole = cols / TILE_COLS;
     if whole != 0 {
         // SAFETY: `x` is four tokens of `cols` columns, in each of which are so many whole tiles; `to` has
@@ -66,7 +78,7 @@ fn interleaved<'x>(x: &[i16], cols: usize, scratch: &'x mut [u8]) -> Ready<'x> {
         last_tile(x, cols, to, &mut sums);
     }
     let tiles = bytemuck::try_cast_slice(to.as_flattened().as_flattened()).unwrap_or_default();
-    Ready { tiles, sums }
+    Ready { tiles, sums, spare }
 }
 
 /// The columns behind the last whole tile, with zeros up to another.
@@ -90,14 +102,20 @@ fn last_tile(x: &[i16], cols: usize, to: &mut [[[i16; 2]; TOKENS]], sums: &mut [
 /// Copies tokens, with zeros up to whole tiles.
 #[cold]
 #[inline(never)]
-fn pad<'x>(x: &[i16], cols: usize, scratch: &'x mut [u8]) -> &'x [i16] {
-    let to = bytemuck::try_cast_slice_mut(scratch).unwrap_or_default();
+fn pad<'x>(
+    x: &[i16],
+    [tokens, cols]: [usize; 2],
+    scratch: &'x mut [u8],
+) -> (&'x [i16], &'x mut [u8]) {
+    let len = tiles_len(tokens, cols);
+    let (to, spare) = scratch.split_at_mut_checked(len).unwrap_or_default();
+    let to = bytemuck::try_cast_slice_mut(to).unwrap_or_default();
     let len = cols.next_multiple_of(TILE_COLS).max(1);
     for (to, x) in to.chunks_exact_mut(len).zip(x.chunks_exact(cols.max(1))) {
         let mut x = x.iter();
         to.fill_with(|| x.next().copied().unwrap_or(0));
     }
-    to
+    (to, spare)
 }
 
 /// Puts the words of four tokens together and adds their columns, a tile of each a turn.
@@ -147,7 +165,12 @@ unsafe extern "C" fn interleave(
 /// # Safety
 /// `x` must be `tokens` times `tiles` tiles, `sums` must have room for `tokens`, and neither may be 0.
 #[unsafe(naked)]
-unsafe extern "C" fn sum(x: *const [u32; TILE_WORDS], tiles: usize, tokens: usize, sums: *mut i32) {
+pub unsafe extern "C" fn sum(
+    x: *const [u32; TILE_WORDS],
+    tiles: usize,
+    tokens: usize,
+    sums: *mut i32,
+) {
     naked_asm!(
         "push {{r4-r11, lr}}",
         "mov r12, #0x00010001",

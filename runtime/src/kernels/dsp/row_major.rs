@@ -2,7 +2,35 @@
 
 use core::arch::naked_asm;
 
-use super::super::reference;
+use model_format::layout::LinearInt;
+use model_format::numeric::rescale;
+
+use super::super::{Input, reference};
+use super::{ROWS, TOKENS};
+
+/// `block` of a matrix of this packing.
+#[inline(never)]
+pub fn block(
+    linear: &LinearInt<'_>,
+    first_row: usize,
+    input: &Input<'_>,
+    out: &mut [[i32; ROWS]; TOKENS],
+) {
+    for (token, out) in out.iter_mut().enumerate().take(input.tokens) {
+        let x = input.token(token);
+        let x = x.get(..linear.cols).unwrap_or(x);
+        let (blocks, _) = out.as_chunks_mut::<4>();
+        for (first, out) in (first_row..linear.rows).step_by(4).zip(blocks) {
+            let row = |row: usize| linear.from_row(row).get(..x.len()).unwrap_or_default();
+            // The rows past the last are the last again.
+            let rows = [0, 1, 2, 3].map(|i| row(first.wrapping_add(i).min(linear.rows - 1)));
+            for ((row, out), sum) in (first..).zip(out).zip(dot4(rows, x)) {
+                let (bias, multiplier) = linear.constants(row);
+                *out = rescale(bias.wrapping_add(sum), multiplier);
+            }
+        }
+    }
+}
 
 /// Four dot products with the same `x`, four columns per turn.
 ///

@@ -1,0 +1,145 @@
+//! The loop over blocks of four rows, for one token; [`paired`](super::paired) and
+//! [`nibbles`](super::nibbles) are what it sums with.
+
+use core::arch::naked_asm;
+
+use super::epilogue::Epilogue;
+use super::nibbles::{eight_columns, group, nibbles, two_columns};
+use super::paired::turn;
+
+/// What the code below is told besides its operands.
+#[repr(C)]
+pub struct Call {
+    pub epilogue: Epilogue,
+    /// The sum of the columns of x, an `i32`; of weights of 4 bits the address of the groups' starts.
+    pub start: usize,
+    pub out: *mut u32,
+    pub end: *mut u32,
+}
+
+/// All blocks of a token: `out[4 rows] = epilogue(rescale(bias + W x, multipliers))`. `size` is the number
+/// of tiles of paired rows; of weights of 4 bits that of groups, negated.
+///
+/// r0 walks over the weights, r1 over x; r2, r3, r4 sum rows 0 and 1, r5, r6, r7 rows 2 and 3. The first
+/// of a block's turns enters the loop where a multiple of 8 tiles is left. "Equal" says of a turn that it
+/// is the last: nothing in it changes the flags, and only what comes between two turns compares.
+///
+/// On the stack: what r1 to r7 begin with and the way into the loop; x at the last turn; the epilogue;
+/// the outputs from and to; what comes after a sum with a stream, the stream's multiplier, 2; the first
+/// turn; of weights of 4 bits the starts and the bytes of a block's groups.
+///
+/// # Safety
+/// `weights` must be blocks of this size on a multiple of 4 bytes, as many as there are outputs from
+/// `out` to `end`, at least one; `x` must have as many columns as they have, at least one tile or group,
+/// on a multiple of 4 bytes; and there must be as many starts as groups.
+#[unsafe(naked)]
+pub unsafe extern "C" fn multiply(weights: *const i8, x: *const u32, size: usize, call: &Call) {
+    naked_asm!(
+        "push {{r4-r11, lr}}",
+        "ldm r3, {{r4-r9}}",
+        "adr.w r3, 6f",
+        "add r4, r4, r3",
+        "add r5, r5, r3",
+        "rsbs r10, r2, #0",
+        "bpl.w 25f",
+        "and r10, r10, #7",
+        "mov r3, #56",
+        "adr.w r12, 5f",
+        "mla r11, r10, r3, r12",
+        "add r11, r11, #1",
+        "mov r10, #2",
+        "push {{r5, r6, r10, r11, r12, lr}}",
+        "push {{r4, r8, r9}}",
+        "adr.w r12, 3f",
+        "cmp r2, #8",
+        "it ls",
+        "addls r11, r12, #1",
+        "add r12, r1, r2, lsl #3",
+        "sub r12, r12, #64",
+        "push {{r11, r12}}",
+        "rsb.w r7, r7, #0",
+        "lsl.w r2, r7, #7",
+        "asr.w r3, r7, #25",
+        "mov r4, r2",
+        "mov r5, r2",
+        "mov r6, r3",
+        "mov r7, r2",
+        "push {{r1-r7}}",
+        "2:",
+        "ldm.w sp, {{r1-r7, pc}}",
+        "3:",
+        "cmp r1, r1",
+        "ldr.w pc, [sp, #60]",
+        "4:",
+        "ldr.w r8, [sp, #32]",
+        "cmp r1, r8",
+        "5:",
+        turn!(),
+        "bne.w 4b",
+        "ldm.w r0!, {{r8, r9, r10, r11}}",
+        "add r9, r9, r2, lsr #8",
+        "add r9, r9, r3, lsl #24",
+        "sub r9, r9, r4, asr #8",
+        "add r8, r8, r4",
+        "add r11, r11, r5, lsr #8",
+        "add r11, r11, r6, lsl #24",
+        "sub r11, r11, r7, asr #8",
+        "add r10, r10, r7",
+        "9:",
+        "ldm.w r0!, {{r2, r3, r4, r5}}",
+        "smmulr r2, r8, r2",
+        "smmulr r3, r9, r3",
+        "smmulr r4, r10, r4",
+        "smmulr r5, r11, r5",
+        "ldr.w pc, [sp, #36]",
+        // A stream: floor((m x / 2^16 + 2) / 4) is the rescale of x 2^14.
+        "ldr.w r6, [sp, #40]",
+        "ldrd r8, r9, [sp, #52]",
+        "ldrd r6, r7, [r6]",
+        "smlawb r10, r8, r6, r9",
+        "add.w r2, r2, r10, asr #2",
+        "smlawt r10, r8, r6, r9",
+        "add.w r3, r3, r10, asr #2",
+        "smlawb r10, r8, r7, r9",
+        "add.w r4, r4, r10, asr #2",
+        "smlawt r10, r8, r7, r9",
+        "add.w r5, r5, r10, asr #2",
+        "ldr.w pc, [sp, #48]",
+        // Outputs of 32 bits.
+        "ldrd r8, r9, [sp, #40]",
+        "stm.w r8!, {{r2, r3, r4, r5}}",
+        "b.w 8f",
+        "6:",
+        "usat r2, #14, r2",
+        "usat r3, #14, r3",
+        "usat r4, #14, r4",
+        "usat r5, #14, r5",
+        "b.w 7f",
+        "ssat r2, #15, r2",
+        "ssat r3, #15, r3",
+        "ssat r4, #15, r4",
+        "ssat r5, #15, r5",
+        "b.w 7f",
+        "usat r2, #15, r2",
+        "usat r3, #15, r3",
+        "usat r4, #15, r4",
+        "usat r5, #15, r5",
+        "b.w 7f",
+        "ssat r2, #16, r2",
+        "ssat r3, #16, r3",
+        "ssat r4, #16, r4",
+        "ssat r5, #16, r5",
+        "7:",
+        "pkhbt r2, r2, r3, lsl #16",
+        "pkhbt r4, r4, r5, lsl #16",
+        "ldrd r8, r9, [sp, #40]",
+        "stm.w r8!, {{r2, r4}}",
+        "8:",
+        "str.w r8, [sp, #40]",
+        "cmp r8, r9",
+        "bne.w 2b",
+        "add sp, #72",
+        "pop {{r4-r11, pc}}",
+        nibbles!(),
+    )
+}
