@@ -12,6 +12,7 @@
 //! | `try_project(linear, input, bounds, out)` | a whole product in one go; `false` where it cannot |
 //! | `try_project_add(linear, input, multiplier, bounds, stream)` | the same, added to a stream |
 //! | `dot4(rows, x)` | four dot products of rows in memory, for attention |
+//! | `try_dots(data, stride, rows, x, sums)` | those of many rows in one go; `None` where it cannot |
 //!
 //! Outputs are `rescale(bias + W x, multiplier)`. An ISA is fast with the packing it is made for and
 //! leaves the others to `reference::block`.
@@ -61,7 +62,11 @@ use wasm as isa;
 use x86 as isa;
 
 pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_add};
+#[cfg(kiloformer_mve)]
+pub use mve::try_dots;
 pub use reference::dot;
+#[cfg(not(kiloformer_mve))]
+pub use reference::try_dots;
 
 /// Outputs of one block, by token.
 pub type Block = [[i32; ROWS]; TOKENS];

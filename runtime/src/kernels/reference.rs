@@ -116,6 +116,12 @@ pub fn try_project_add(
     false
 }
 
+/// Not in one go.
+#[inline(always)]
+pub fn try_dots(_: &[i8], _: usize, _: usize, _: &[i16], _: &mut [i32]) -> Option<usize> {
+    None
+}
+
 /// `sum(row[c] * x[c])` over the shorter of both, modulo 2^32.
 ///
 /// The check of a file proves that no sum leaves `i32`.

@@ -1,8 +1,8 @@
-//! `dot4`, on rows without a gap, so that every row has an alignment of its own.
+//! `dot4` and `try_dots`, on rows without a gap, so that every row has an alignment of its own.
 
 use model_format::layout::Packing;
 
-use super::super::{dot4, reference};
+use super::super::{dot4, reference, try_dots};
 use super::{Difference, EXTREMES, MAX_COLS, Random};
 
 /// Bytes that rows, and elements that `x`, are moved away from their alignment.
@@ -63,6 +63,25 @@ impl Operands {
         let row = |row: usize| &self.rows[row_offset + row * cols..][..cols];
         let rows = [row(0), row(1), row(2), row(3)];
         let x = &self.x[x_offset..][..cols];
-        dot4(rows, x) == reference::dot4(rows, x)
+        let sums = reference::dot4(rows, x);
+        dot4(rows, x) == sums && self.every_count_agrees(row_offset, x, sums)
+    }
+
+    /// One to four rows in one go, nothing written behind their sums; no more than there are.
+    fn every_count_agrees(&self, offset: usize, x: &[i16], sums: [i32; 4]) -> bool {
+        let data = &self.rows[offset..][..4 * x.len()];
+        (1..=4).all(|rows| {
+            let mut out = [i32::MIN; 5];
+            match try_dots(data, x.len(), rows, x, &mut out) {
+                Some(count) => {
+                    let (written, behind) = out.split_at(count);
+                    (1..=rows).contains(&count)
+                        && written == &sums[..count]
+                        && behind.iter().all(|&sum| sum == i32::MIN)
+                        && try_dots(data, x.len(), 5, x, &mut out).is_none()
+                }
+                None => true,
+            }
+        })
     }
 }
