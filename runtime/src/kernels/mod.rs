@@ -24,6 +24,7 @@ mod armv6m;
 #[allow(unsafe_code, reason = "the DSP instructions have no stable intrinsics")]
 mod dsp;
 #[cfg(any(kiloformer_neon, kiloformer_simd128))]
+#[allow(unsafe_code, reason = "walks along rows by pointers")]
 mod eight_columns;
 pub mod float;
 #[cfg(kiloformer_mve)]
@@ -61,11 +62,11 @@ use wasm as isa;
 #[cfg(kiloformer_x86)]
 use x86 as isa;
 
+#[cfg(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128))]
+pub use isa::try_dots;
 pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_add};
-#[cfg(kiloformer_mve)]
-pub use mve::try_dots;
 pub use reference::dot;
-#[cfg(not(kiloformer_mve))]
+#[cfg(not(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128)))]
 pub use reference::try_dots;
 
 /// Outputs of one block, by token.

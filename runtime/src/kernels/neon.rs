@@ -1,6 +1,7 @@
 //! AArch64: NEON, which every such core has.
 
 use core::arch::aarch64::*;
+use core::arch::asm;
 
 use model_format::layout::LinearInt;
 
@@ -22,8 +23,20 @@ pub fn block(
 
 /// Four dot products with the same `x`.
 #[inline]
-pub fn dot4(rows: [&[i8]; ROWS], x: &[i16]) -> [i32; ROWS] {
+pub fn dot4(rows: [&[i8]; 4], x: &[i16]) -> [i32; 4] {
     eight_columns::dot4::<Neon>(rows, x)
+}
+
+/// Dot products of rows in memory.
+#[inline(never)]
+pub fn try_dots(
+    data: &[i8],
+    stride: usize,
+    rows: usize,
+    x: &[i16],
+    sums: &mut [i32],
+) -> Option<usize> {
+    eight_columns::try_dots::<Neon>(data, stride, rows, x, sums)
 }
 
 enum Neon {}
@@ -38,16 +51,42 @@ impl Vector for Neon {
         unsafe { vdupq_n_s32(0) }
     }
 
+    // In assembly, since `LD1` takes any alignment of bytes where the compiler has been told that there is
+    // none, and would read them one by one.
     #[inline(always)]
-    fn weights(w: &[i8; 8]) -> int16x8_t {
-        // SAFETY: reads the eight elements of the array.
-        unsafe { vmovl_s8(vld1_s8(w.as_ptr())) }
+    unsafe fn weights(w: &mut *const i8) -> int16x8_t {
+        let bytes: int8x8_t;
+        // SAFETY: reads the eight weights.
+        unsafe {
+            asm!(
+                "ld1 {{{bytes:v}.8b}}, [{w}], #8",
+                bytes = out(vreg) bytes,
+                w = inout(reg) *w,
+                options(readonly, nostack, preserves_flags)
+            );
+            vmovl_s8(bytes)
+        }
     }
 
     #[inline(always)]
-    fn activations(x: &[i16; 8]) -> int16x8_t {
-        // SAFETY: reads the eight elements of the array.
-        unsafe { vld1q_s16(x.as_ptr()) }
+    unsafe fn activations(x: &mut *const i16) -> int16x8_t {
+        let halves: int16x8_t;
+        // SAFETY: reads the eight activations.
+        unsafe {
+            asm!(
+                "ld1 {{{halves:v}.8h}}, [{x}], #16",
+                halves = out(vreg) halves,
+                x = inout(reg) *x,
+                options(readonly, nostack, preserves_flags)
+            );
+        }
+        halves
+    }
+
+    #[inline(always)]
+    fn masked(x: int16x8_t, mask: int16x8_t) -> int16x8_t {
+        // SAFETY: needs NEON only.
+        unsafe { vandq_s16(x, mask) }
     }
 
     #[inline(always)]
@@ -60,13 +99,13 @@ impl Vector for Neon {
     }
 
     #[inline(always)]
-    fn totals([a, b, c, d]: [int32x4_t; ROWS]) -> int32x4_t {
+    fn totals([a, b, c, d]: [int32x4_t; 4]) -> int32x4_t {
         // SAFETY: needs NEON only.
         unsafe { vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d)) }
     }
 
     #[inline(always)]
-    fn rescale(sums: int32x4_t, [bias, multipliers]: [[i32; ROWS]; 2]) -> [i32; ROWS] {
+    fn rescale(sums: int32x4_t, bias: &[i32; 4], multipliers: &[i32; 4]) -> [i32; 4] {
         // SAFETY: reads the four elements of each array.
         let rescaled = unsafe {
             let sums = vaddq_s32(sums, vld1q_s32(bias.as_ptr()));
@@ -80,8 +119,8 @@ impl Vector for Neon {
     }
 
     #[inline(always)]
-    fn store(sums: int32x4_t) -> [i32; ROWS] {
-        let mut lanes = [0; ROWS];
+    fn store(sums: int32x4_t) -> [i32; 4] {
+        let mut lanes = [0; 4];
         // SAFETY: writes the four elements of the array.
         unsafe { vst1q_s32(lanes.as_mut_ptr(), sums) };
         lanes

@@ -23,8 +23,20 @@ pub fn block(
 
 /// Four dot products with the same `x`.
 #[inline]
-pub fn dot4(rows: [&[i8]; ROWS], x: &[i16]) -> [i32; ROWS] {
+pub fn dot4(rows: [&[i8]; 4], x: &[i16]) -> [i32; 4] {
     eight_columns::dot4::<Simd128>(rows, x)
+}
+
+/// Dot products of rows in memory.
+#[inline(never)]
+pub fn try_dots(
+    data: &[i8],
+    stride: usize,
+    rows: usize,
+    x: &[i16],
+    sums: &mut [i32],
+) -> Option<usize> {
+    eight_columns::try_dots::<Simd128>(data, stride, rows, x, sums)
 }
 
 enum Simd128 {}
@@ -39,15 +51,24 @@ impl Vector for Simd128 {
     }
 
     #[inline(always)]
-    fn weights(w: &[i8; 8]) -> v128 {
-        // SAFETY: reads the eight elements of the array, on any alignment.
-        unsafe { i16x8_load_extend_i8x8(w.as_ptr()) }
+    unsafe fn weights(w: &mut *const i8) -> v128 {
+        let at = *w;
+        *w = at.wrapping_add(8);
+        // SAFETY: reads the eight weights, on any alignment.
+        unsafe { i16x8_load_extend_i8x8(at) }
     }
 
     #[inline(always)]
-    fn activations(x: &[i16; 8]) -> v128 {
-        // SAFETY: reads the eight elements of the array, on any alignment.
-        unsafe { v128_load(x.as_ptr().cast()) }
+    unsafe fn activations(x: &mut *const i16) -> v128 {
+        let at = *x;
+        *x = at.wrapping_add(8);
+        // SAFETY: reads the eight activations, on any alignment.
+        unsafe { v128_load(at.cast()) }
+    }
+
+    #[inline(always)]
+    fn masked(x: v128, mask: v128) -> v128 {
+        v128_and(x, mask)
     }
 
     #[inline(always)]
@@ -56,7 +77,7 @@ impl Vector for Simd128 {
     }
 
     #[inline(always)]
-    fn totals([a, b, c, d]: [v128; ROWS]) -> v128 {
+    fn totals([a, b, c, d]: [v128; 4]) -> v128 {
         let pairs = |a, b| {
             let (even, odd) =
                 (i32x4_shuffle::<0, 2, 4, 6>(a, b), i32x4_shuffle::<1, 3, 5, 7>(a, b));
@@ -66,16 +87,16 @@ impl Vector for Simd128 {
     }
 
     #[inline(always)]
-    fn rescale(sums: v128, [bias, multipliers]: [[i32; ROWS]; 2]) -> [i32; ROWS] {
+    fn rescale(sums: v128, bias: &[i32; 4], multipliers: &[i32; 4]) -> [i32; 4] {
         let mut out = Self::store(sums);
         for ((out, bias), multiplier) in out.iter_mut().zip(bias).zip(multipliers) {
-            *out = rescale(bias.wrapping_add(*out), multiplier);
+            *out = rescale(bias.wrapping_add(*out), *multiplier);
         }
         out
     }
 
     #[inline(always)]
-    fn store(sums: v128) -> [i32; ROWS] {
+    fn store(sums: v128) -> [i32; 4] {
         [
             i32x4_extract_lane::<0>(sums),
             i32x4_extract_lane::<1>(sums),

@@ -74,7 +74,9 @@ pub fn block(
             let product = Product { out: out.as_mut_ptr().cast(), ..product };
             // SAFETY: `Product::of` has seen all operands; `whole` is at most the length of `out`.
             unsafe { rescaled(&product) };
-            rest(linear, first_row.saturating_add(whole), input, out.get_mut(whole..rows));
+            if whole < rows {
+                rest(linear, first_row.saturating_add(whole), input, out.get_mut(whole..rows));
+            }
         }
         None => reference::block(linear, first_row, input, core::array::from_mut(out)),
     }
