@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use model_format::layout::LinearInt;
 
-use crate::kernels::{self, Block, Input, ROWS, TOKENS, dot, dot4, try_dots};
+use crate::kernels::{self, Block, DOTS, Input, ROWS, TOKENS, dot, dot4, try_dots};
 use crate::precision::Rows;
 
 /// Tells feature `mac-counts` of a product with so many rows.
@@ -83,7 +83,7 @@ fn for_each_dot(mut rows: Rows<'_, i8>, x: &[i16], mut each: impl FnMut(i32)) {
     #[cfg(feature = "mac-counts")]
     crate::macs::count(rows.rows, rows.cols);
     let x = x.get(..rows.cols).unwrap_or_default();
-    let mut block = [0; ROWS];
+    let mut block = [0; DOTS];
     while rows.rows > 0 {
         for product in next_products(&mut rows, x, &mut block) {
             each(*product);
@@ -94,7 +94,7 @@ fn for_each_dot(mut rows: Rows<'_, i8>, x: &[i16], mut each: impl FnMut(i32)) {
 /// The products of the next rows with `x` `[cols]`: four, or those that are left, or as many as the
 /// kernels take in one go; takes them off `rows`. One piece of code for every epilogue.
 #[inline(never)]
-fn next_products<'b>(rows: &mut Rows<'_, i8>, x: &[i16], block: &'b mut [i32; ROWS]) -> &'b [i32] {
+fn next_products<'b>(rows: &mut Rows<'_, i8>, x: &[i16], block: &'b mut [i32; DOTS]) -> &'b [i32] {
     let (stride, left) = (rows.stride, rows.rows);
     if let Some(count) = try_dots(rows.data, stride, left, x, block) {
         rows.rows = left.saturating_sub(count);

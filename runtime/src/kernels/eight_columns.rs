@@ -11,6 +11,8 @@ use super::{Input, reference};
 pub const TOKENS: usize = 4;
 /// Rows of a block.
 pub const ROWS: usize = 16;
+/// Rows in memory at once.
+pub const DOTS: usize = 16;
 /// Rows that share the activations.
 const GROUP: usize = 4;
 /// Columns of a vector.

@@ -12,6 +12,7 @@
 //! | `try_project(linear, input, bounds, out)` | a whole product in one go; `false` where it cannot |
 //! | `try_project_add(linear, input, multiplier, bounds, stream)` | the same, added to a stream |
 //! | `dot4(rows, x)` | four dot products of rows in memory, for attention |
+//! | `DOTS` | sums that attention takes at once, 4 or more |
 //! | `try_dots(data, stride, rows, x, sums)` | those of many rows in one go; `None` where it cannot |
 //!
 //! Outputs are `rescale(bias + W x, multiplier)`. An ISA is fast with the packing it is made for and
@@ -63,11 +64,11 @@ use wasm as isa;
 use x86 as isa;
 
 #[cfg(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128))]
-pub use isa::try_dots;
+pub use isa::{DOTS, try_dots};
 pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_add};
 pub use reference::dot;
 #[cfg(not(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128)))]
-pub use reference::try_dots;
+pub use reference::{DOTS, try_dots};
 
 /// Outputs of one block, by token.
 pub type Block = [[i32; ROWS]; TOKENS];

@@ -7,7 +7,7 @@ use model_format::layout::LinearInt;
 
 use super::Input;
 use super::eight_columns::{self, Vector};
-pub use super::eight_columns::{ROWS, TOKENS};
+pub use super::eight_columns::{DOTS, ROWS, TOKENS};
 pub use super::reference::{Ready, ready, scratch_len, try_project, try_project_add};
 
 /// See [`block`](super::block).

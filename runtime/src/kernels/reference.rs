@@ -116,6 +116,9 @@ pub fn try_project_add(
     false
 }
 
+/// Dot products at once.
+pub const DOTS: usize = 4;
+
 /// Not in one go.
 #[inline(always)]
 pub fn try_dots(_: &[i8], _: usize, _: usize, _: &[i16], _: &mut [i32]) -> Option<usize> {

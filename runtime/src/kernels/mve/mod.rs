@@ -15,6 +15,8 @@ use asm::{Product, added, dots, rescaled, saturated};
 
 /// Rows of a block.
 pub const ROWS: usize = 16;
+/// Rows in memory at once.
+pub const DOTS: usize = 16;
 /// Rows that share the activations.
 const GROUP: usize = 4;
 
