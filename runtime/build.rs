@@ -6,9 +6,9 @@
 
 use std::env;
 
-const ISAS: [&str; 6] = ["armv6m", "dsp", "mve", "neon", "simd128", "x86"];
+const ISAS: [&str; 8] = ["armv6m", "armv7m", "dsp", "mve", "neon", "rv32m", "simd128", "x86"];
 /// Those that share `kernels/quad.rs`.
-const QUAD: [&str; 1] = ["armv6m"];
+const QUAD: [&str; 3] = ["armv6m", "armv7m", "rv32m"];
 
 /// What says in the compiler's flags that the core has Helium.
 const MVE_FLAGS: [&str; 4] =
@@ -40,8 +40,12 @@ fn isa() -> Option<&'static str> {
         Some("mve")
     } else if target.starts_with("thumbv6m") {
         Some("armv6m")
+    } else if target.starts_with("thumbv7m") {
+        Some("armv7m")
     } else if target.starts_with("thumbv7em") || target.starts_with("thumbv8m.main") {
         Some("dsp")
+    } else if target.starts_with("riscv32im") {
+        Some("rv32m")
     } else if target.starts_with("aarch64-") && has("neon") {
         Some("neon")
     } else if target.starts_with("wasm32-") && has("simd128") {

@@ -25,6 +25,8 @@ pub fn for_each_block(
     count_macs(rows.len(), input);
     let mut block: Block = [[0; ROWS]; TOKENS];
     let end = rows.end.min(linear.rows);
+    // So that no kernel multiplies rows of its block that nobody wants.
+    let linear = &LinearInt { rows: end, ..*linear };
     let mut first = rows.start;
     while first < end {
         kernels::block(linear, first, input, &mut block);

@@ -2,22 +2,10 @@
 
 use core::arch::naked_asm;
 
+use super::quad::Task;
 pub use super::quad::{
     ROWS, Ready, TOKENS, block, ready, scratch_len, try_project, try_project_add,
 };
-
-/// Ends and limits of [`project`], in the order in which it loads them.
-#[repr(C)]
-pub struct Bounds {
-    /// End of the ready input.
-    pub x_end: *const i32,
-    /// End of the outputs.
-    pub out_end: *const i16,
-    /// Greatest output.
-    pub high: i32,
-    /// Least output.
-    pub low: i32,
-}
 
 /// Two columns of four rows: 24 instructions for 8 products.
 ///
@@ -91,27 +79,43 @@ macro_rules! output {
     };
 }
 
-/// The same, saturated to `r7` below and `lr` above, and stored at `r1`.
-macro_rules! saturated {
-    ($row:literal, $($sum:literal),*) => {
+/// Adds the stream at `r1` times its multiplier, which lies in halves on the stack: `adcs` rounds
+/// `(x m / 2^16) / 4`, the rescale of `x 2^14`.
+macro_rules! added {
+    ($row:literal) => {
         concat!(
-            output!($row, $($sum),*),
-            "cmp r2, r7
-            bge 4f
-            mov r2, r7
-            4: cmp r2, lr
-            ble 5f
-            mov r2, lr
-            5: strh r2, [r1, #2 * ", $row, "]
+            "movs r4, #2 * ",
+            $row,
+            "
+            ldrsh r3, [r1, r4]
+            ldr r4, [sp, #24]
+            muls r4, r3, r4
+            asrs r4, r4, #16
+            ldr r5, [sp, #28]
+            muls r3, r5, r3
+            adds r3, r3, r4
+            asrs r3, r3, #2
+            adcs r2, r3
             "
         )
     };
 }
 
-/// The same, stored at `r1`.
-macro_rules! stored {
-    ($row:literal, $($sum:literal),*) => {
-        concat!(output!($row, $($sum),*), "str r2, [r1, #4 * ", $row, "]\n")
+/// Saturates to `r7` below and `r12` above, and stores at `r1`.
+macro_rules! saturated {
+    ($row:literal) => {
+        concat!(
+            "cmp r2, r7
+            bge 4f
+            mov r2, r7
+            4: cmp r2, r12
+            ble 5f
+            mov r2, r12
+            5: strh r2, [r1, #2 * ",
+            $row,
+            "]
+            "
+        )
     };
 }
 
@@ -147,82 +151,19 @@ pub unsafe extern "C" fn widen(x: *const i16, end: *const i16, wide: *mut i32) -
     )
 }
 
-/// The sums of a block: weights at `r0`, ready input at `r1`, its end in `r12`.
+/// The outputs of `blocks` blocks, one after the other.
 ///
-/// Sums in `r8` to `r11`, constants of the block at `r0` afterwards; destroys `r1` to `r6`. Not to be
-/// called from Rust. Two tiles a turn; an odd number of them begins with the second.
-#[unsafe(naked)]
-unsafe extern "C" fn sums() {
-    naked_asm!(
-        "ldmia r1!, {{r2, r3, r4, r5}}",
-        "mov r8, r2",
-        "mov r9, r3",
-        "mov r10, r4",
-        "mov r11, r5",
-        "mov r6, r12",
-        "subs r6, r6, r1",
-        "lsls r6, r6, #27",
-        "bmi 3f",
-        "2:",
-        two_columns!(),
-        two_columns!(),
-        "3:",
-        two_columns!(),
-        two_columns!(),
-        "cmp r1, r12",
-        "bne 2b",
-        "bx lr",
-    )
-}
-
-/// The outputs of a block.
+/// `r0` walks over the weights, `r1` over the input up to `r7`, two tiles a turn; an odd number of them
+/// begins with the second. Sums are in `r8` to `r11`. On the stack: `task.finish`, the input from and to,
+/// the least output; the end of the weights, the outputs, the halves of the multiplier. `r12` is the
+/// greatest output.
 ///
 /// # Safety
-/// `ready` up to `ready_end` must be the starts of the sums and one or more whole tiles of `x`, and
-/// `weights` a block of as many columns with its constants.
+/// `task.ready` must be the starts of the sums and one or more whole tiles of `x`; `weights` `blocks`
+/// blocks of as many columns, 1 or more, `task.block_len` bytes each with their constants; `out` as many
+/// fours of the outputs that `task.finish` stores.
 #[unsafe(naked)]
-pub unsafe extern "C" fn outputs(
-    weights: *const i32,
-    ready: *const i32,
-    ready_end: *const i32,
-    out: &mut [i32; 4],
-) {
-    naked_asm!(
-        "push {{r4, r5, r6, r7, lr}}",
-        "mov r4, r8",
-        "mov r5, r9",
-        "mov r6, r10",
-        "mov r7, r11",
-        "push {{r3, r4, r5, r6, r7}}",
-        "mov r12, r2",
-        "bl {sums}",
-        "ldr r1, [sp]",
-        stored!("0", "r8", "r9"),
-        stored!("1", "r9", "r10"),
-        stored!("2", "r10", "r11"),
-        stored!("3", "r11"),
-        "pop {{r3, r4, r5, r6, r7}}",
-        "mov r8, r4",
-        "mov r9, r5",
-        "mov r10, r6",
-        "mov r11, r7",
-        "pop {{r4, r5, r6, r7, pc}}",
-        sums = sym sums,
-    )
-}
-
-/// The outputs of blocks, one after the other, saturated.
-///
-/// # Safety
-/// As for [`outputs`], `out` up to `bounds.out_end` being one or more fours of outputs, and `weights` as
-/// many blocks.
-#[unsafe(naked)]
-pub unsafe extern "C" fn project(
-    weights: *const i32,
-    ready: *const i32,
-    out: *mut i16,
-    bounds: &Bounds,
-) {
+pub unsafe extern "C" fn multiply(weights: *const i32, blocks: usize, out: *mut u8, task: &Task) {
     naked_asm!(
         "push {{r4, r5, r6, r7, lr}}",
         "mov r4, r8",
@@ -230,35 +171,113 @@ pub unsafe extern "C" fn project(
         "mov r6, r10",
         "mov r7, r11",
         "push {{r4, r5, r6, r7}}",
-        "ldmia r3!, {{r4, r5, r6, r7}}",
+        "ldr r4, [r3, #20]",
         "mov r12, r4",
+        "ldr r4, [r3, #12]",
+        "muls r1, r4, r1",
+        "adds r1, r1, r0",
+        "ldr r5, [r3, #24]",
+        "asrs r6, r5, #16",
+        "uxth r5, r5",
         "push {{r1, r2, r5, r6}}",
+        "ldr r7, [r3, #16]",
+        "ldmia r3!, {{r4, r5, r6}}",
+        "push {{r4, r5, r6, r7}}",
         "2:",
-        "ldr r1, [sp]",
-        "bl {sums}",
-        "ldr r1, [sp, #12]",
-        "mov lr, r1",
         "ldr r1, [sp, #4]",
-        saturated!("0", "r8", "r9"),
-        saturated!("1", "r9", "r10"),
-        saturated!("2", "r10", "r11"),
-        saturated!("3", "r11"),
-        "adds r0, #32",
-        "adds r1, #8",
-        "str r1, [sp, #4]",
-        "ldr r2, [sp, #8]",
-        "cmp r1, r2",
-        "beq 3f",
-        "b 2b",
+        "ldr r7, [sp, #8]",
+        "ldmia r1!, {{r2, r3, r4, r5}}",
+        "mov r8, r2",
+        "mov r9, r3",
+        "mov r10, r4",
+        "mov r11, r5",
+        "subs r6, r7, r1",
+        "lsls r6, r6, #27",
+        "bmi 4f",
         "3:",
-        "add sp, #16",
+        two_columns!(),
+        two_columns!(),
+        "4:",
+        two_columns!(),
+        two_columns!(),
+        "cmp r1, r7",
+        "bne 3b",
+        "ldr r1, [sp, #20]",
+        "ldr r7, [sp, #12]",
+        "ldr r2, [sp]",
+        "blx r2",
+        "str r1, [sp, #20]",
+        "adds r0, #32",
+        "ldr r2, [sp, #16]",
+        "cmp r0, r2",
+        "beq 5f",
+        "b 2b",
+        "5:",
+        "add sp, #32",
         "pop {{r4, r5, r6, r7}}",
         "mov r8, r4",
         "mov r9, r5",
         "mov r10, r6",
         "mov r11, r7",
         "pop {{r4, r5, r6, r7, pc}}",
-        sums = sym sums,
+    )
+}
+
+/// Stores outputs of 16 bits, saturated.
+///
+/// This and the next two take the sums of a block, its constants at `r0` and the outputs at `r1` from
+/// [`multiply`]; not to be called from Rust.
+#[unsafe(naked)]
+pub unsafe extern "C" fn saturate() {
+    naked_asm!(
+        output!("0", "r8", "r9"),
+        saturated!("0"),
+        output!("1", "r9", "r10"),
+        saturated!("1"),
+        output!("2", "r10", "r11"),
+        saturated!("2"),
+        output!("3", "r11"),
+        saturated!("3"),
+        "adds r1, #8",
+        "bx lr",
+    )
+}
+
+/// Stores outputs of 16 bits, added to what is there and saturated.
+#[unsafe(naked)]
+pub unsafe extern "C" fn add() {
+    naked_asm!(
+        output!("0", "r8", "r9"),
+        added!("0"),
+        saturated!("0"),
+        output!("1", "r9", "r10"),
+        added!("1"),
+        saturated!("1"),
+        output!("2", "r10", "r11"),
+        added!("2"),
+        saturated!("2"),
+        output!("3", "r11"),
+        added!("3"),
+        saturated!("3"),
+        "adds r1, #8",
+        "bx lr",
+    )
+}
+
+/// Stores outputs of 32 bits.
+#[unsafe(naked)]
+pub unsafe extern "C" fn store() {
+    naked_asm!(
+        output!("0", "r8", "r9"),
+        "str r2, [r1]",
+        output!("1", "r9", "r10"),
+        "str r2, [r1, #4]",
+        output!("2", "r10", "r11"),
+        "str r2, [r1, #8]",
+        output!("3", "r11"),
+        "str r2, [r1, #12]",
+        "adds r1, #16",
+        "bx lr",
     )
 }
 

@@ -21,6 +21,9 @@
 #[cfg(kiloformer_armv6m)]
 #[allow(unsafe_code, reason = "multiplications and registers as the compiler would not use them")]
 mod armv6m;
+#[cfg(kiloformer_armv7m)]
+#[allow(unsafe_code, reason = "multiplications and registers as the compiler would not use them")]
+mod armv7m;
 #[cfg(kiloformer_dsp)]
 #[allow(unsafe_code, reason = "the DSP instructions have no stable intrinsics")]
 mod dsp;
@@ -39,6 +42,9 @@ mod neon;
 mod quad;
 #[cfg_attr(kiloformer_isa, allow(dead_code, reason = "the truth that the other file is tested by"))]
 pub mod reference;
+#[cfg(kiloformer_rv32m)]
+#[allow(unsafe_code, reason = "multiplications and registers as the compiler would not use them")]
+mod rv32m;
 #[cfg(any(test, feature = "kernel-suite"))]
 pub mod suite;
 #[cfg(kiloformer_simd128)]
@@ -50,6 +56,8 @@ pub mod x86;
 
 #[cfg(kiloformer_armv6m)]
 use armv6m as isa;
+#[cfg(kiloformer_armv7m)]
+use armv7m as isa;
 #[cfg(kiloformer_dsp)]
 use dsp as isa;
 #[cfg(kiloformer_mve)]
@@ -58,6 +66,8 @@ use mve as isa;
 use neon as isa;
 #[cfg(not(kiloformer_isa))]
 use reference as isa;
+#[cfg(kiloformer_rv32m)]
+use rv32m as isa;
 #[cfg(kiloformer_simd128)]
 use wasm as isa;
 #[cfg(kiloformer_x86)]

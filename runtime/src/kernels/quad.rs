@@ -1,5 +1,5 @@
-//! What the cores without a multiplication of two halves have in common: `QuadRows` weights, a word
-//! of them times one activation.
+//! What the cores without a multiplication of two halves have in common: `QuadRows` weights, a word of
+//! them times one activation.
 //!
 //! With `w` a word of four rows, the sums of `w x`, `(w >> 8) x`, `(w >> 16) x` and `(w >> 24) x`
 //! modulo 2^32 need no masks: row i is `sum_i - 256 sum_(i+1)`, less 128 times the sum of `x` for the
@@ -8,9 +8,12 @@
 use model_format::layout::{BLOCK_ROWS, LinearInt, Packing, TILE_COLS};
 use model_format::numeric::rescale;
 
-use super::isa::{Bounds, dot4, outputs, project, widen};
-pub use super::reference::{ROWS, TOKENS, try_project_add};
+use super::isa::{self, dot4};
+pub use super::reference::TOKENS;
 use super::{Input, reference};
+
+/// Rows of a block of [`block`]: a call does not weigh much then.
+pub const ROWS: usize = 16;
 
 /// Biases and multipliers behind the weights of a block.
 const CONSTANTS: usize = 2 * BLOCK_ROWS;
@@ -34,52 +37,112 @@ pub fn ready<'x>(x: &[i16], [_, cols]: [usize; 2], scratch: &'x mut [u8]) -> Rea
     let scratch = bytemuck::try_cast_slice_mut::<u8, i32>(scratch).unwrap_or_default();
     let ready = scratch.get_mut(..padded(cols).saturating_add(BLOCK_ROWS)).unwrap_or_default();
     let Some((starts, wide)) = ready.split_first_chunk_mut::<BLOCK_ROWS>() else { return &[] };
-    let whole = cols & !(TILE_COLS - 1);
-    let (Some((x, rest)), true) = (x.split_at_checked(whole), wide.len() >= whole) else {
-        return &[];
-    };
-    let mut sum = 0_i32;
+    let Some((x, last)) = x.split_at_checked(cols & !(TILE_COLS - 1)) else { return &[] };
+    let Some((wide, last_tile)) = wide.split_at_mut_checked(x.len()) else { return &[] };
+    let mut sum =
+        if last_tile.is_empty() { 0 } else { widen_last(last, cols - x.len(), last_tile) };
     if !x.is_empty() {
         let ends = x.as_ptr_range();
-        // SAFETY: `x` is one or more whole tiles, and `wide` at least as long.
-        sum = unsafe { widen(ends.start, ends.end, wide.as_mut_ptr()) };
-    }
-    if whole != cols {
-        let last = wide.get_mut(whole..).unwrap_or_default();
-        last.fill(0);
-        for (wide, &x) in last.iter_mut().zip(rest).take(cols - whole) {
-            *wide = x.into();
-            sum = sum.wrapping_add(x.into());
-        }
+        // SAFETY: `x` is one or more whole tiles, and `wide` as many.
+        sum = sum.wrapping_add(unsafe { isa::widen(ends.start, ends.end, wide.as_mut_ptr()) });
     }
     // start_i - 256 start_(i+1) = -128 sum
-    let mut start = 0_i32;
-    for to in starts.iter_mut().rev() {
-        start = (start << 8).wrapping_sub(sum << 7);
-        *to = start;
-    }
+    let bias = (sum << 7).wrapping_neg();
+    let [_, c, b, a] = [bias, bias << 8, bias << 16, bias << 24];
+    let [c, b] = [bias.wrapping_add(c), bias.wrapping_add(c).wrapping_add(b)];
+    *starts = [a.wrapping_add(b), b, c, bias];
     if cols == 0 { &[] } else { ready }
 }
 
-/// The words of the next `blocks` blocks from `first_row` on, if the kernels can multiply them with
-/// `input`: all there, aligned, and as many columns as were made ready.
-#[inline(always)]
-fn words<'a>(
-    linear: &LinearInt<'a>,
-    (first_row, blocks): (usize, usize),
-    input: &Input<'_>,
-) -> Option<&'a [i32]> {
-    let cols = input.ready.len().checked_sub(BLOCK_ROWS)?;
-    if linear.packing != Packing::QuadRows || padded(linear.cols) != cols {
-        return None;
-    }
-    let words = bytemuck::try_cast_slice(linear.from_row(first_row)).ok()?;
-    // Of halves, because a check for an overflow costs a long multiplication.
-    let block = u16::try_from(cols.saturating_add(CONSTANTS)).ok()?;
-    words.get(..usize::from(block).wrapping_mul(u16::try_from(blocks).ok()?.into()))
+/// The last tile, which is not whole; the sum.
+#[cold]
+#[inline(never)]
+fn widen_last(x: &[i16], cols: usize, wide: &mut [i32]) -> i32 {
+    wide.fill(0);
+    wide.iter_mut().zip(x).take(cols).for_each(|(wide, &x)| *wide = x.into());
+    wide.iter().sum()
 }
 
-/// Outputs of the rows from `first_row` on, a multiple of 4.
+/// What becomes of the sums of a block: a function of the ISA with registers of its own.
+pub type Finish = unsafe extern "C" fn();
+
+/// What the ISA's `multiply` is told besides its operands, in the order in which it reads it.
+#[repr(C)]
+pub struct Task {
+    /// `store`, `saturate` or `add`.
+    finish: Finish,
+    /// The ready input, and its end.
+    ready: [*const i32; 2],
+    /// Bytes of a block.
+    block_len: usize,
+    /// Least and greatest output.
+    bounds: [i32; 2],
+    /// Of the stream that outputs are added to.
+    multiplier: i32,
+}
+
+/// Blocks of four rows, and what they are multiplied with.
+struct Blocks<'a> {
+    /// Whole blocks, each of as many columns as `ready` has behind its starts, 1 or more.
+    words: &'a [i32],
+    /// Words of a block.
+    len: usize,
+    ready: Ready<'a>,
+}
+
+impl<'a> Blocks<'a> {
+    /// Those from that of `first_row` on; `None` where the packing or the memory is another.
+    #[inline(always)]
+    fn new(linear: &LinearInt<'a>, first_row: usize, input: &Input<'a>) -> Option<Self> {
+        let ready = input.ready;
+        let cols = ready.len().checked_sub(BLOCK_ROWS)?;
+        if linear.packing != Packing::QuadRows || padded(linear.cols) != cols {
+            return None;
+        }
+        // Of halves, because a check for an overflow would cost a long multiplication.
+        let len = u16::try_from(cols.saturating_add(CONSTANTS)).ok()?;
+        let index = |row: usize| u16::try_from(row.div_ceil(BLOCK_ROWS)).ok();
+        let at = |index: u16| usize::from(index).wrapping_mul(len.into());
+        let words = bytemuck::try_cast_slice(linear.data).ok()?;
+        let words = words.get(at(index(first_row)?)..at(index(linear.rows)?))?;
+        Some(Self { words, len: len.into(), ready })
+    }
+
+    /// Fills `out` with outputs, or does nothing where it has more blocks than there are.
+    #[inline(always)]
+    fn multiply<T>(
+        &self,
+        out: &mut [[T; BLOCK_ROWS]],
+        finish: Finish,
+        bounds: [i32; 2],
+        multiplier: i32,
+    ) {
+        let is_there = out.len().wrapping_mul(self.len) <= self.words.len();
+        if out.is_empty() || out.len() > usize::from(u16::MAX) || !is_there {
+            return;
+        }
+        let ready = self.ready.as_ptr_range();
+        let block_len = self.len.wrapping_mul(size_of::<i32>());
+        let task = Task { finish, ready: [ready.start, ready.end], block_len, bounds, multiplier };
+        // SAFETY: there are as many blocks as `out` has fours, 1 or more; neither number nor `len` is
+        // over 2^16, so the product above is exact; `ready` has the columns of a block behind its starts.
+        unsafe { isa::multiply(self.words.as_ptr(), out.len(), out.as_mut_ptr().cast(), &task) }
+    }
+
+    fn store(&self, out: &mut [[i32; BLOCK_ROWS]]) {
+        self.multiply(out, isa::store, [0; 2], 0);
+    }
+
+    /// Saturated to `bounds`; added to what is there where that has a multiplier.
+    #[inline(always)]
+    fn project(&self, out: &mut [[i16; BLOCK_ROWS]], bounds: [i32; 2], multiplier: Option<i32>) {
+        let finish: Finish = if multiplier.is_some() { isa::add } else { isa::saturate };
+        self.multiply(out, finish, bounds, multiplier.unwrap_or(0));
+    }
+}
+
+/// The outputs of the rows from `first_row` on, a multiple of 4; those of rows past the last are
+/// unspecified.
 #[inline(never)]
 pub fn block(
     linear: &LinearInt<'_>,
@@ -87,57 +150,91 @@ pub fn block(
     input: &Input<'_>,
     out: &mut [[i32; ROWS]; TOKENS],
 ) {
-    let [out] = out;
-    if let Some(words) = words(linear, (first_row, 1), input) {
-        let ready = input.ready.as_ptr_range();
-        // SAFETY: `words` is a whole block of as many columns, 1 or more, as `ready` has behind its starts.
-        unsafe { outputs(words.as_ptr(), ready.start, ready.end, out) }
-    } else if linear.packing == Packing::RowMajor && linear.rows.saturating_sub(first_row) >= ROWS {
-        row_major(linear, first_row, input.token(0), out);
+    let (fours, _) = out.as_flattened_mut().as_chunks_mut::<BLOCK_ROWS>();
+    let left = linear.rows.saturating_sub(first_row).div_ceil(BLOCK_ROWS);
+    let count = left.min(fours.len());
+    if let Some(blocks) = Blocks::new(linear, first_row, input) {
+        blocks.store(fours.get_mut(..count).unwrap_or_default());
+    } else if linear.packing == Packing::RowMajor {
+        for (out, first_row) in fours.iter_mut().zip((first_row..).step_by(BLOCK_ROWS)).take(count)
+        {
+            row_major(linear, first_row, input.token(0), out);
+        }
     } else {
-        reference::block(linear, first_row, input, core::array::from_mut(out));
+        reference::block(linear, first_row, input, out);
     }
 }
 
-/// The same for four rows that are there, row after row in memory.
-#[inline(always)]
-fn row_major(linear: &LinearInt<'_>, first_row: usize, x: &[i16], out: &mut [i32; ROWS]) {
-    let row =
-        |i| linear.from_row(first_row.saturating_add(i)).get(..linear.cols).unwrap_or_default();
-    let sums = dot4([row(0), row(1), row(2), row(3)], x);
-    for ((out, sum), row) in out.iter_mut().zip(sums).zip(first_row..) {
+/// The same for four rows, row after row in memory. Those past the last are copies of it.
+fn row_major(linear: &LinearInt<'_>, first_row: usize, x: &[i16], out: &mut [i32; BLOCK_ROWS]) {
+    let row = |i: usize| {
+        let row = first_row.saturating_add(i).min(linear.rows.saturating_sub(1));
+        let start = row.saturating_mul(linear.cols);
+        linear.data.get(start..start.saturating_add(linear.cols)).unwrap_or_default()
+    };
+    *out = dot4([row(0), row(1), row(2), row(3)], x);
+    for (out, row) in out.iter_mut().zip(first_row..) {
         let (bias, multiplier) = linear.constants(row);
-        *out = rescale(bias.wrapping_add(sum), multiplier);
+        *out = rescale(bias.wrapping_add(*out), multiplier);
     }
 }
 
-/// The whole product, saturated to `low..=high`.
+/// The whole product, saturated to `bounds`; `false`, and nothing done, where it cannot.
+#[inline(always)]
 pub fn try_project(
     linear: &LinearInt<'_>,
     input: &Input<'_>,
-    [low, high]: [i32; 2],
+    bounds: [i32; 2],
     out: &mut [i16],
 ) -> bool {
-    let blocks = linear.rows / ROWS;
-    let (whole, rest) = out.split_at_mut_checked(blocks.saturating_mul(ROWS)).unwrap_or_default();
-    let Some(words) = words(linear, (0, blocks), input) else { return false };
-    if !whole.is_empty() {
-        let bounds = Bounds {
-            x_end: input.ready.as_ptr_range().end,
-            out_end: whole.as_ptr_range().end,
-            high,
-            low,
-        };
-        // SAFETY: `words` are as many blocks of as many columns, 1 or more of each, as `whole` has fours and
-        // `ready` has behind its starts.
-        unsafe { project(words.as_ptr(), input.ready.as_ptr(), whole.as_mut_ptr(), &bounds) }
-    }
-    let mut last = [[0; ROWS]; TOKENS];
-    if !linear.rows.is_multiple_of(ROWS) {
-        block(linear, linear.rows - linear.rows % ROWS, input, &mut last);
-    }
-    for (out, &value) in rest.iter_mut().zip(last.as_flattened()) {
-        *out = value.max(low).min(high) as i16;
+    project(linear, input, (bounds, None), out)
+}
+
+/// The same, added to `stream` times `multiplier`.
+#[inline(always)]
+pub fn try_project_add(
+    linear: &LinearInt<'_>,
+    input: &Input<'_>,
+    multiplier: i32,
+    bounds: [i32; 2],
+    stream: &mut [i16],
+) -> bool {
+    project(linear, input, (bounds, Some(multiplier)), stream)
+}
+
+#[inline(never)]
+fn project(
+    linear: &LinearInt<'_>,
+    input: &Input<'_>,
+    (bounds, multiplier): ([i32; 2], Option<i32>),
+    out: &mut [i16],
+) -> bool {
+    let (Some(blocks), Some(out)) = (Blocks::new(linear, 0, input), out.get_mut(..linear.rows))
+    else {
+        return false;
+    };
+    let (fours, rest) = out.as_chunks_mut::<BLOCK_ROWS>();
+    blocks.project(fours, bounds, multiplier);
+    if !rest.is_empty() {
+        let first_row = linear.rows - rest.len();
+        last_rows(linear, (first_row, input), (bounds, multiplier), rest);
     }
     true
+}
+
+/// The rows of a block that is not whole: outputs of those past the last go nowhere.
+#[cold]
+#[inline(never)]
+fn last_rows(
+    linear: &LinearInt<'_>,
+    (first_row, input): (usize, &Input<'_>),
+    (bounds, multiplier): ([i32; 2], Option<i32>),
+    out: &mut [i16],
+) {
+    let mut four = [[0_i16; BLOCK_ROWS]];
+    four.as_flattened_mut().iter_mut().zip(&*out).for_each(|(to, from)| *to = *from);
+    if let Some(blocks) = Blocks::new(linear, first_row, input) {
+        blocks.project(&mut four, bounds, multiplier);
+    }
+    out.iter_mut().zip(four.as_flattened()).for_each(|(to, from)| *to = *from);
 }
