@@ -124,11 +124,11 @@ fn rows_int(linear: &LinearInt<'_>, x_max: Option<i64>) -> Option<TensorFault> {
         let (bias, _) = linear.constants(row);
         // Only the magnitude of -128 has bit 7.
         let (mut sum, mut bits) = (0_u32, 0);
-        for weight in linear.row(row) {
+        linear.row(row).for_each(|weight| {
             let magnitude = u32::from(weight.unsigned_abs());
             sum = sum.wrapping_add(magnitude);
             bits |= magnitude;
-        }
+        });
         if bits & 0x80 != 0 {
             return Some(TensorFault::Weight { row });
         }

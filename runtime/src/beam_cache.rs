@@ -67,15 +67,10 @@ pub(crate) fn copy_cache<P: Precision>(
     let d_model = usize::from(model.config().d_model);
     let capacity = usize::from(plan.limits.target_len);
     let elements = capacity.saturating_mul(d_model);
-    for _ in 0..model.config().decoder.n_layers {
-        let used = len.saturating_mul(d_model);
-        let keys = source.take::<P::Cached>(elements).get(..used).unwrap_or_default();
-        target.take::<P::Cached>(elements).copy_from(keys);
-        // Not zipped: a zip of chunks divides by their length, which could panic for all it knows.
-        let mut rows = source.take::<P::Cached>(elements).chunks_exact(capacity.max(1));
-        for row in target.take::<P::Cached>(elements).chunks_exact_mut(capacity.max(1)) {
-            let values = rows.next().unwrap_or_default();
-            row.copy_from(values.get(..len).unwrap_or_default());
-        }
+    let used = len.saturating_mul(d_model);
+    // Keys and values of every layer.
+    for _ in 0..2 * usize::from(model.config().decoder.n_layers) {
+        let rows = source.take::<P::Cached>(elements).get(..used).unwrap_or_default();
+        target.take::<P::Cached>(elements).copy_from(rows);
     }
 }

@@ -43,7 +43,7 @@ impl<'a, T> Rows<'a, T> {
     }
 }
 
-/// The cache that one head sees: `keys` is `[len, d_k]`, `values` is transposed, `[d_k, len]`.
+/// The cache that one head sees, `[len, d_k]` each.
 #[derive(Clone, Copy)]
 pub struct HeadCache<'a, T> {
     /// Keys.
@@ -172,12 +172,12 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
         residual: Self::Residual,
         stream: &mut [Self::Activation],
     );
-    /// `put(token, row, W x + b)` in the cache's numbers; within a token rows ascend.
+    /// `out = W x + b` in the cache's numbers for every token.
     fn project_cached(
         linear: &Self::Linear<'_>,
         input: &Self::Input<'_>,
         range: Self::Range,
-        put: impl FnMut(usize, usize, Self::Cached),
+        out: &mut [Self::Cached],
     );
     /// `sink(row, W x + b)` as logits of one token, for these rows, ascending.
     fn project_logits(

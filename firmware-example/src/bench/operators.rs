@@ -2,7 +2,7 @@
 
 use core::hint::black_box;
 
-use bytemuck::{cast_slice, cast_slice_mut};
+use bytemuck::cast_slice;
 use embedded_io::{Read, Write};
 use runtime::kernels::Input;
 use runtime::model_format::{Model, NormI32, directory::Slot, formats::ActivationSlot};
@@ -12,11 +12,11 @@ use super::{MAX_COLS, Operands, cost, line, name};
 use crate::console::Console;
 
 /// One head's positions, its width, and how many there are: those of the model that ships.
-const POSITIONS: usize = 20;
-const D_K: usize = 8;
-const N_HEADS: usize = 10;
+const POSITIONS: usize = 8;
+const D_K: usize = 20;
+const N_HEADS: usize = 4;
 /// Scores that one softmax takes.
-const LENS: [usize; 3] = [8, POSITIONS, 64];
+const LENS: [usize; 3] = [POSITIONS, 20, 64];
 /// Elements that one LayerNorm takes.
 const WIDTHS: [usize; 3] = [64, 80, 128];
 /// A token of every vocabulary.
@@ -34,17 +34,21 @@ pub fn run<S: Read + Write>(
     logits(console, model, operands);
 }
 
-/// Products with keys and with values.
+/// One head: products with keys, and the weighted sum of values.
 fn attention<S: Read + Write>(console: &mut Console<S>, operands: &mut Operands) {
     let data = cast_slice(operands.weights);
-    let (out, _) = operands.outputs.as_chunks_mut::<2>();
-    let out: &mut [i32] = cast_slice_mut(out);
-    // Keys lie among those of the other heads; values are transposed.
-    for (rows, cols, stride) in [(POSITIONS, D_K, D_K * N_HEADS), (D_K, POSITIONS, POSITIONS)] {
-        let matrix = bench::Rows { data, stride, rows, cols };
-        let cost = cost(rows * cols, &mut || bench::products(matrix, operands.inputs, out));
-        line(console, ["attention", "-"], [cols, rows], 1, cost);
-    }
+    let mut scores = [0_i32; POSITIONS];
+    // Its keys and values lie among those of the other heads.
+    let rows = bench::Rows { data, stride: D_K * N_HEADS, rows: POSITIONS, cols: D_K };
+    let query = operands.inputs.get(..D_K).unwrap_or_default();
+    let products = POSITIONS * D_K;
+    let spent = cost(products, &mut || bench::scores(rows, query, &mut scores));
+    line(console, ["scores", "-"], [D_K, POSITIONS], 1, spent);
+    let probabilities = operands.inputs.get(..POSITIONS).unwrap_or_default();
+    let context = operands.outputs.get_mut(..D_K).unwrap_or_default();
+    let multiplier = 1 << 20;
+    let spent = cost(products, &mut || bench::context(rows, probabilities, multiplier, context));
+    line(console, ["context", "-"], [POSITIONS, D_K], 1, spent);
 }
 
 fn softmax<S: Read + Write>(console: &mut Console<S>, operands: &mut Operands) {

@@ -196,7 +196,8 @@ impl<'a> LinearInt<'a> {
         let strides = self.packing.strides(row % BLOCK_ROWS);
         let data = self.data.get(start.saturating_add(strides.first)..).unwrap_or_default();
         let nibbles = (self.packing == Packing::Nibbles).then_some(row % BLOCK_ROWS);
-        Row { data, strides, nibbles, next: 0, cols: if row < self.rows { self.cols } else { 0 } }
+        let left = if row < self.rows { self.cols } else { 0 };
+        Row { data, strides, nibbles, column: 0, cols: self.cols, left }
     }
 
     /// Bias and multiplier of row `row`; zeros past the last.
@@ -265,12 +266,17 @@ fn pack_blocks(packing: Packing, weights: &[i8], bias: &[i32], multipliers: &[i3
 /// The weights of one row, ascending in columns.
 #[derive(Debug, Clone)]
 pub struct Row<'a> {
+    /// From the tile of the next column on.
     data: &'a [i8],
     strides: Strides,
     /// Its place in a block of [`Packing::Nibbles`].
     nibbles: Option<usize>,
-    next: usize,
+    /// Place of the next column in its tile.
+    column: usize,
+    /// Columns of the matrix.
     cols: usize,
+    /// Columns that are left.
+    left: usize,
 }
 
 impl Iterator for Row<'_> {
@@ -278,19 +284,40 @@ impl Iterator for Row<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<i8> {
-        if self.next >= self.cols {
-            return None;
-        }
-        let column = self.next;
-        self.next += 1;
+        let left = self.left.checked_sub(1)?;
         if let Some(row) = self.nibbles {
+            let column = self.cols.saturating_sub(self.left);
+            self.left = left;
             return Some(nibbles::weight(self.data, self.cols, [row, column]));
         }
         let Strides { tile, col, flip, .. } = self.strides;
-        let (whole, rest) = (column / TILE_COLS, column % TILE_COLS);
-        let at = whole.wrapping_mul(tile).wrapping_add(rest.wrapping_mul(col));
-        let stored = self.data.get(at)?;
+        let stored = self.data.get(self.column.wrapping_mul(col))?;
+        self.left = left;
+        self.column = self.column.wrapping_add(1);
+        if self.column == TILE_COLS {
+            self.column = 0;
+            self.data = self.data.get(tile..).unwrap_or_default();
+        }
         Some(stored.wrapping_add(flip as i8))
+    }
+
+    /// Tile after tile, which spares the bookkeeping of every column.
+    #[inline(always)]
+    fn fold<B, F: FnMut(B, i8) -> B>(mut self, init: B, mut f: F) -> B {
+        let mut folded = init;
+        let Strides { tile, col, flip, .. } = self.strides;
+        while self.nibbles.is_none() && self.column == 0 && self.left >= TILE_COLS {
+            let Some(end) = self.data.get(..=col.wrapping_mul(TILE_COLS - 1)) else { break };
+            for weight in end.iter().step_by(col.max(1)) {
+                folded = f(folded, weight.wrapping_add(flip as i8));
+            }
+            self.left = self.left.wrapping_sub(TILE_COLS);
+            self.data = self.data.get(tile..).unwrap_or_default();
+        }
+        for weight in self {
+            folded = f(folded, weight);
+        }
+        folded
     }
 }
 
@@ -316,6 +343,12 @@ mod tests {
                 for row in 0..rows {
                     let expected = &weights[row * cols..(row + 1) * cols];
                     assert!(linear.row(row).eq(expected.iter().copied()), "{layout:?} {row}");
+                    for begun in 0..=cols {
+                        let mut rest = linear.row(row);
+                        let mut folded: Vec<i8> = rest.by_ref().take(begun).collect();
+                        rest.for_each(|w| folded.push(w));
+                        assert_eq!(folded, expected, "{layout:?} {row} {begun}");
+                    }
                     assert_eq!(linear.constants(row), (bias[row], multipliers[row]));
                 }
                 assert_eq!(linear.row(rows).count(), 0);

@@ -4,8 +4,7 @@ use core::ops::Range;
 
 use model_format::layout::LinearInt;
 
-use crate::kernels::{self, Block, DOTS, Input, ROWS, TOKENS, dot, dot4, try_dots};
-use crate::precision::Rows;
+use crate::kernels::{self, Block, Input, ROWS, TOKENS};
 
 /// Tells feature `mac-counts` of a product with so many rows.
 #[inline(always)]
@@ -38,28 +37,28 @@ pub fn for_each_block(
     }
 }
 
-/// `each(token, row, output)` for these rows; within a token ascending.
+/// `each(row, output)` of one token for these rows, ascending.
 #[inline(always)]
 pub fn for_each_row(
     linear: &LinearInt<'_>,
     rows: Range<usize>,
     input: &Input<'_>,
-    mut each: impl FnMut(usize, usize, i32),
+    mut each: impl FnMut(usize, i32),
 ) {
-    for_each_block(linear, rows, input, |token, first, outputs| {
+    for_each_block(linear, rows, input, |_, first, outputs| {
         for (row, &output) in (first..).zip(outputs) {
-            each(token, row, output);
+            each(row, output);
         }
     });
 }
 
 /// `out[token, row] = epilogue(out[token, row], output)`.
 #[inline(always)]
-pub fn write(
+pub fn write<T: Copy>(
     linear: &LinearInt<'_>,
     input: &Input<'_>,
-    out: &mut [i16],
-    epilogue: impl Fn(i16, i32) -> i16,
+    out: &mut [T],
+    epilogue: impl Fn(T, i32) -> T,
 ) {
     for_each_block(linear, 0..linear.rows, input, |token, first, outputs| {
         let start = token.saturating_mul(linear.rows).saturating_add(first);
@@ -67,56 +66,4 @@ pub fn write(
             *out = epilogue(*out, output);
         }
     });
-}
-
-/// `out[row] = epilogue(rows[row] x)`.
-#[inline(always)]
-pub fn multiply_rows<T>(rows: Rows<'_, i8>, x: &[i16], out: &mut [T], epilogue: impl Fn(i32) -> T) {
-    let mut out = out.iter_mut();
-    for_each_dot(rows, x, |acc| {
-        if let Some(out) = out.next() {
-            *out = epilogue(acc);
-        }
-    });
-}
-
-#[inline(always)]
-fn for_each_dot(mut rows: Rows<'_, i8>, x: &[i16], mut each: impl FnMut(i32)) {
-    #[cfg(feature = "mac-counts")]
-    crate::macs::count(rows.rows, rows.cols);
-    let x = x.get(..rows.cols).unwrap_or_default();
-    let mut block = [0; DOTS];
-    while rows.rows > 0 {
-        for product in next_products(&mut rows, x, &mut block) {
-            each(*product);
-        }
-    }
-}
-
-/// The products of the next rows with `x` `[cols]`: four, or those that are left, or as many as the
-/// kernels take in one go; takes them off `rows`. One piece of code for every epilogue.
-#[inline(never)]
-fn next_products<'b>(rows: &mut Rows<'_, i8>, x: &[i16], block: &'b mut [i32; DOTS]) -> &'b [i32] {
-    let (stride, left) = (rows.stride, rows.rows);
-    if let Some(count) = try_dots(rows.data, stride, left, x, block) {
-        rows.rows = left.saturating_sub(count);
-        rows.data = rows.data.get(stride.saturating_mul(count)..).unwrap_or_default();
-        return block.get(..count).unwrap_or_default();
-    }
-    rows.rows = left.saturating_sub(4);
-    let mut next = || {
-        let row = rows.data.get(..x.len()).unwrap_or_default();
-        rows.data = rows.data.get(stride..).unwrap_or_default();
-        row
-    };
-    if left < 4 {
-        let tail = block.get_mut(..left).unwrap_or_default();
-        for product in tail.iter_mut() {
-            *product = dot(next(), x);
-        }
-        return tail;
-    }
-    let Some(four) = block.first_chunk_mut::<4>() else { return &[] };
-    *four = dot4([next(), next(), next(), next()], x);
-    four
 }

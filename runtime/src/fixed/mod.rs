@@ -18,7 +18,8 @@ use model_format::layout::LinearInt;
 use model_format::numeric::rescale;
 use model_format::residual_multiplier;
 
-use crate::kernels::{self, Input};
+use crate::encoder::CopyFrom;
+use crate::kernels::{self, Input, vectors};
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
 use crate::profile::{self, Operator};
 
@@ -77,6 +78,35 @@ impl Range {
     }
 }
 
+impl Range {
+    /// `x = saturate(compute(x, constant))` in place.
+    ///
+    /// Most tensors saturate to all of `i16`, which is one instruction; the others are narrowed after.
+    #[inline(always)]
+    fn finish<C>(
+        self,
+        x: &mut [i16],
+        constants: impl Iterator<Item = C>,
+        compute: impl Fn(i16, C) -> i32,
+    ) {
+        if COUNTS_SATURATIONS {
+            for (x, constant) in x.iter_mut().zip(constants) {
+                *x = self.saturate(compute(*x, constant));
+            }
+            return;
+        }
+        const TOP: i32 = i16::MAX as i32;
+        for (x, constant) in x.iter_mut().zip(constants) {
+            *x = compute(*x, constant).clamp(-TOP - 1, TOP) as i16;
+        }
+        if self.bounds() != [-TOP - 1, TOP] {
+            for x in x {
+                *x = self.saturate((*x).into());
+            }
+        }
+    }
+}
+
 /// Kernels that saturate by themselves do not count.
 const COUNTS_SATURATIONS: bool = cfg!(feature = "saturation-counts");
 
@@ -113,9 +143,9 @@ impl Embedding<'_> {
         self.table.row(id).map(move |w| rescale(i32::from(w) << EMBEDDING_SHIFT, multiplier))
     }
 
+    /// At most 2^30 in magnitude, and so is half a unit of the output at most 2^29.
     fn position(&self, q30: i32) -> i32 {
-        let half = 1_i64 << (self.position_shift - 1);
-        ((i64::from(q30) + half) >> self.position_shift) as i32
+        (q30.wrapping_add(1 << (self.position_shift - 1))) >> self.position_shift
     }
 }
 
@@ -153,7 +183,7 @@ impl Precision for FixedPoint {
         let multipliers = is_tied.then(|| model.multipliers(Slot::TargetEmbeddingScale));
         let format = model.formats().get(output);
         let position_shift =
-            30_u32.saturating_add_signed(-i32::from(format.frac_bits)).clamp(1, 31);
+            30_u32.saturating_add_signed(-i32::from(format.frac_bits)).clamp(1, 30);
         Embedding { table, multipliers, range: Range::of(model, output), position_shift }
     }
 
@@ -180,25 +210,23 @@ impl Precision for FixedPoint {
         out: &mut [i16],
     ) {
         let range = embedding.range;
-        let row = embedding.row(id);
         match position {
             Position::Learned { table, position } => {
-                for ((out, word), position) in out.iter_mut().zip(row).zip(table.row(*position)) {
-                    *out = range.saturate(word + position);
-                }
+                let mut out = out.iter_mut();
+                let mut positions = table.row(*position);
+                embedding.row(id).for_each(|word| {
+                    if let (Some(out), Some(position)) = (out.next(), positions.next()) {
+                        *out = range.saturate(word + position);
+                    }
+                });
             }
             Position::Sinusoidal { rotation, interleaved: true } => {
-                let waves = rotation.iter().flatten();
-                for ((out, word), &wave) in out.iter_mut().zip(row).zip(waves) {
-                    *out = range.saturate(word + embedding.position(wave));
-                }
+                write_embedding(embedding, id, rotation.as_flattened().iter().copied(), out);
             }
             Position::Sinusoidal { rotation, interleaved: false } => {
-                let sines = rotation.iter().map(|[sin, _]| sin);
-                let waves = sines.chain(rotation.iter().map(|[_, cos]| cos));
-                for ((out, word), &wave) in out.iter_mut().zip(row).zip(waves) {
-                    *out = range.saturate(word + embedding.position(wave));
-                }
+                let sines = rotation.iter().map(|[sin, _]| *sin);
+                let waves = sines.chain(rotation.iter().map(|[_, cos]| *cos));
+                write_embedding(embedding, id, waves, out);
             }
         }
     }
@@ -245,24 +273,17 @@ impl Precision for FixedPoint {
         }
     }
 
-    fn project_cached(
-        linear: &LinearInt<'_>,
-        input: &Input<'_>,
-        range: Range,
-        mut put: impl FnMut(usize, usize, i8),
-    ) {
-        linear::for_each_row(linear, 0..linear.rows, input, |token, row, value| {
-            put(token, row, range.saturate(value) as i8);
-        });
+    fn project_cached(linear: &LinearInt<'_>, input: &Input<'_>, range: Range, out: &mut [i8]) {
+        linear::write(linear, input, out, |_, value| range.saturate(value) as i8);
     }
 
     fn project_logits(
         linear: &LinearInt<'_>,
         rows: ops::Range<usize>,
         input: &Input<'_>,
-        mut sink: impl FnMut(usize, i32),
+        sink: impl FnMut(usize, i32),
     ) {
-        linear::for_each_row(linear, rows, input, |_, row, logit| sink(row, logit));
+        linear::for_each_row(linear, rows, input, sink);
     }
 
     fn mean(rows: &[i16], out: &mut [i16]) {
@@ -278,17 +299,21 @@ impl Precision for FixedPoint {
     }
 
     fn layer_norm(norm: &NormI32<'_>, x: &[i16], range: Range, out: &mut [i16]) {
-        let statistics = norm::Statistics::of(x, norm.eps);
-        let constants = norm.gamma.iter().zip(norm.beta);
-        for ((out, &x), (&gamma, &beta)) in out.iter_mut().zip(x).zip(constants) {
-            *out = range.saturate(rescale(statistics.normalize(x), gamma).saturating_add(beta));
-        }
+        out.copy_from(x);
+        Self::layer_norm_in_place(norm, range, out);
     }
 
+    #[inline(never)]
     fn layer_norm_in_place(norm: &NormI32<'_>, range: Range, x: &mut [i16]) {
         let statistics = norm::Statistics::of(x, norm.eps);
-        for (x, (&gamma, &beta)) in x.iter_mut().zip(norm.gamma.iter().zip(norm.beta)) {
-            *x = range.saturate(rescale(statistics.normalize(*x), gamma).saturating_add(beta));
+        let constants = norm.gamma.iter().zip(norm.beta);
+        match statistics.is_plain() {
+            true => range.finish(x, constants, |x, (&gamma, &beta)| {
+                rescale(statistics.normalize_plain(x), gamma).saturating_add(beta)
+            }),
+            false => range.finish(x, constants, |x, (&gamma, &beta)| {
+                rescale(statistics.normalize(x), gamma).saturating_add(beta)
+            }),
         }
     }
 
@@ -309,19 +334,38 @@ impl Precision for FixedPoint {
     ) {
         let [score, context_multiplier] = heads.get(head).copied().unwrap_or_default();
         let AttentionScratch { scores, probabilities } = scratch;
-        profile::run(Operator::Scores, || {
-            linear::multiply_rows(cache.keys, query, scores, |acc| acc);
-        });
+        #[cfg(feature = "mac-counts")]
+        crate::macs::count(2 * scores.len(), query.len());
+        profile::run(Operator::Scores, || kernels::scores(cache.keys, query, scores));
         let multiplier = profile::run(Operator::Softmax, || {
             let sum = softmax::exp2_all(scores, score, probabilities);
             softmax::context_multiplier(context_multiplier, sum)
         });
         profile::run(Operator::Context, || {
-            linear::multiply_rows(cache.values, probabilities, context, |acc| {
-                range.saturate(rescale(acc, multiplier))
-            });
+            let (values, bounds) = (cache.values, range.bounds());
+            if COUNTS_SATURATIONS
+                || !kernels::try_context(values, probabilities, multiplier, bounds, context)
+            {
+                let saturate = |value| range.saturate(value);
+                vectors::context(values, probabilities, multiplier, saturate, context);
+            }
         });
     }
+}
+
+/// `out = table[id] + position`, the position in waves of Q30.
+fn write_embedding(
+    embedding: &Embedding<'_>,
+    id: usize,
+    waves: impl Iterator<Item = i32>,
+    out: &mut [i16],
+) {
+    let mut places = out.iter_mut().zip(waves);
+    embedding.row(id).for_each(|word| {
+        if let Some((out, wave)) = places.next() {
+            *out = embedding.range.saturate(word + embedding.position(wave));
+        }
+    });
 }
 
 /// Where no kernel does it in one go; on its own, for its stack.

@@ -1,5 +1,9 @@
 //! LayerNorm (Ba et al. 2016, eq. 4) in integers.
 
+use model_format::numeric::rescale;
+
+use crate::kernels;
+
 /// Fractional bits of a normalised element.
 const NORMALIZED_FRAC_BITS: u32 = 20;
 
@@ -8,37 +12,60 @@ const NORMALIZED_FRAC_BITS: u32 = 20;
 /// With `d` elements, `D = d * x - sum(x)` and `V = d * sum(x^2) - sum(x)^2 + eps`, a normalised
 /// element is `D / sqrt(V)`: the scale of `x` cancels, and nothing is rounded before the end.
 pub struct Statistics {
+    /// `d` and `sum(x)`, shifted left by what `shift` has less than 32.
     d: i32,
     sum: i32,
-    /// `1 / sqrt(V)` as `reciprocal * 2^-shift / 2^NORMALIZED_FRAC_BITS`.
-    reciprocal: u32,
-    shift: u32,
+    /// `1 / sqrt(V)` as `reciprocal * 2^-shift / 2^NORMALIZED_FRAC_BITS`, in `[2^30, 2^31)`.
+    reciprocal: i32,
+    /// What `shift` has more than 32.
+    more: u32,
 }
 
 impl Statistics {
     /// `x` has at most 16384 elements, so that every sum is exact.
+    ///
+    /// Not inlined: a compiler that knows the reciprocal to be positive multiplies in 64 bits.
+    #[inline(never)]
     pub fn of(x: &[i16], eps: i64) -> Self {
         let d = x.len() as i32;
-        let (mut sum, mut squares) = (0_i32, 0_i64);
-        for &x in x {
-            sum = sum.wrapping_add(i32::from(x));
-            squares += i64::from(i32::from(x) * i32::from(x));
-        }
+        let (sum, squares) = kernels::moments(x);
         let variance = i64::from(d) * squares - i64::from(sum) * i64::from(sum) + eps;
         let (reciprocal, shift) = reciprocal_sqrt(variance.unsigned_abs().max(1));
-        Self { d, sum, reciprocal, shift }
+        // A normalised element is below 2^27 and the reciprocal at least 2^30: D shifted left to make
+        // the shift 32 is below 2^29.
+        let less = 32_u32.saturating_sub(shift);
+        let more = shift.saturating_sub(32);
+        Self { d: d << less, sum: sum.wrapping_shl(less), reciprocal: reciprocal as i32, more }
+    }
+
+    /// Whether [`normalize`](Self::normalize) is one product.
+    pub fn is_plain(&self) -> bool {
+        self.more == 0
+    }
+
+    /// The normalised element in Q20, rounded once, half up, where that is one product.
+    #[inline(always)]
+    pub fn normalize_plain(&self, x: i16) -> i32 {
+        rescale(self.deviation(x), self.reciprocal)
     }
 
     /// The normalised element in Q20, rounded once, half up.
     #[inline(always)]
     pub fn normalize(&self, x: i16) -> i32 {
-        let deviation = self.d.wrapping_mul(i32::from(x)).wrapping_sub(self.sum);
-        let product = i64::from(deviation) * i64::from(self.reciprocal);
-        ((product + (1 << (self.shift - 1))) >> self.shift) as i32
+        if self.is_plain() {
+            return self.normalize_plain(x);
+        }
+        let high = ((i64::from(self.deviation(x)) * i64::from(self.reciprocal)) >> 32) as i32;
+        (high + (1 << (self.more - 1))) >> self.more
+    }
+
+    #[inline(always)]
+    fn deviation(&self, x: i16) -> i32 {
+        self.d.wrapping_mul(i32::from(x)).wrapping_sub(self.sum)
     }
 }
 
-/// `(r, s)` with `r * 2^-s = 2^20 / sqrt(v)`, `r` in `[2^30, 2^31]`, `s` in `[11, 42]`, for
+/// `(r, s)` with `r * 2^-s = 2^20 / sqrt(v)`, `r` in `[2^30, 2^31)`, `s` in `[10, 42]`, for
 /// `1 <= v < 2^63`; relative error below 2^-28.
 fn reciprocal_sqrt(v: u64) -> (u32, u32) {
     let zeros = v.leading_zeros() & 62;
@@ -53,13 +80,19 @@ fn reciprocal_sqrt(v: u64) -> (u32, u32) {
         let a_y2 = (a * ((y * y) >> 30)) >> 32;
         y = (y * ((3 << 30) - a_y2)) >> 31;
     }
-    (y.clamp(1 << 30, 1 << 31) as u32, shift.clamp(11, 42))
+    let shift = shift.clamp(11, 42);
+    match y.clamp(1 << 30, 1 << 31) {
+        // The same number, in what an i32 holds.
+        0x8000_0000 => (1 << 30, shift - 1),
+        y => (y as u32, shift),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::vec::Vec;
 
     proptest! {
         #[test]
@@ -83,6 +116,30 @@ mod tests {
                 let truth = (f64::from(x) - mean) / deviation * 2_f64.powi(20);
                 let error = f64::from(statistics.normalize(x)) - truth;
                 prop_assert!(error.abs() < 1.0, "{error}");
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever the size of V: the shift of the product is on both sides of 32.
+        #[test]
+        fn elements_are_rounded_once(
+            seed in proptest::collection::vec(any::<i16>(), 2..40),
+            repeats in 1_usize..400,
+            eps in 1_i64..1 << 60,
+            small in 0_u32..16,
+        ) {
+            let x: Vec<i16> = seed.iter().map(|x| x >> small).collect::<Vec<_>>().repeat(repeats);
+            let d = x.len() as i128;
+            let sum: i128 = x.iter().map(|&x| i128::from(x)).sum();
+            let squares: i128 = x.iter().map(|&x| i128::from(x) * i128::from(x)).sum();
+            let variance = d * squares - sum * sum + i128::from(eps);
+            let (r, s) = reciprocal_sqrt(variance as u64);
+            let statistics = Statistics::of(&x, eps);
+            for &x in &seed {
+                let x = x >> small;
+                let product = (d * i128::from(x) - sum) * i128::from(r);
+                prop_assert_eq!(i128::from(statistics.normalize(x)), (product + (1 << (s - 1))) >> s);
             }
         }
     }

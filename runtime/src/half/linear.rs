@@ -52,6 +52,18 @@ pub fn write(
     });
 }
 
+/// `out = sum(weights[row] rows[row])`, row after row.
+pub fn weigh_rows(rows: Rows<'_, f32>, weights: &[f32], out: &mut [f32]) {
+    #[cfg(feature = "mac-counts")]
+    crate::macs::count(rows.rows, rows.cols);
+    out.fill(0.0);
+    for (row, &weight) in weights.iter().enumerate() {
+        for (out, &value) in out.iter_mut().zip(rows.row(row)) {
+            *out += value * weight;
+        }
+    }
+}
+
 /// `out[row] = epilogue(rows[row] x)`.
 #[inline(always)]
 pub fn multiply_rows(

@@ -15,7 +15,7 @@ use model_format::{Model, NormF16};
 
 use crate::kernels::float::{TOKENS, widen};
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
-use linear::{for_each_row, multiply_rows, write};
+use linear::{for_each_row, multiply_rows, weigh_rows, write};
 use math::{activate, exp, sqrt};
 
 /// Floating-point arithmetic for cores with an FPU.
@@ -140,13 +140,8 @@ impl Precision for HalfFloat {
         write(linear, input, stream, |old, value| old + value);
     }
 
-    fn project_cached(
-        linear: &LinearF16<'_>,
-        input: &Input<'_>,
-        _: (),
-        put: impl FnMut(usize, usize, f32),
-    ) {
-        for_each_row(linear, 0..linear.rows, input, put);
+    fn project_cached(linear: &LinearF16<'_>, input: &Input<'_>, _: (), out: &mut [f32]) {
+        write(linear, input, out, |_, value| value);
     }
 
     fn project_logits(
@@ -216,7 +211,8 @@ impl Precision for HalfFloat {
             sum += *probability;
         }
         let inverse = 1.0 / sum;
-        multiply_rows(cache.values, probabilities, context, |acc| acc * inverse);
+        weigh_rows(cache.values, probabilities, context);
+        context.iter_mut().for_each(|context| *context *= inverse);
     }
 }
 

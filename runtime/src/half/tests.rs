@@ -88,7 +88,7 @@ proptest! {
         let (mut scores, mut probabilities, mut out) = (vec![0.0; len], vec![0.0; len], vec![0.0; d_k]);
         let cache = HeadCache {
             keys: Rows { data: &keys, stride: d_k, rows: len, cols: d_k },
-            values: Rows { data: &values, stride: len, rows: d_k, cols: len },
+            values: Rows { data: &values, stride: d_k, rows: len, cols: d_k },
         };
         let scratch = &mut AttentionScratch { scores: &mut scores, probabilities: &mut probabilities };
         HalfFloat::attend(&(), 0, &query, cache, scratch, (), &mut out);
@@ -96,8 +96,9 @@ proptest! {
         let dot = |key: &[f32]| key.iter().zip(&query).map(|(&k, &q)| f64::from(k) * f64::from(q)).sum::<f64>();
         let powers: Vec<f64> = keys.chunks_exact(d_k).map(|k| (dot(k) / (d_k as f64).sqrt()).exp()).collect();
         let sum: f64 = powers.iter().sum();
-        for (row, &out) in values.chunks_exact(len).zip(&out) {
-            let truth = row.iter().zip(&powers).map(|(&v, p)| f64::from(v) * p / sum).sum::<f64>();
+        for (j, &out) in out.iter().enumerate() {
+            let column = values.iter().skip(j).step_by(d_k);
+            let truth = column.zip(&powers).map(|(&v, p)| f64::from(v) * p / sum).sum::<f64>();
             // Scores are at most 4 sqrt(8) and round d_k times; sums round len times; values are at
             // most 2.
             let bound = 2.0 * ULP * (12.0 * d_k as f64 + 4.0 * len as f64 + 16.0);

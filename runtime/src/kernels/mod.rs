@@ -11,9 +11,17 @@
 //! | `block(linear, first_row, input, out)` | outputs of the next `ROWS` rows for every token |
 //! | `try_project(linear, input, bounds, out)` | a whole product in one go; `false` where it cannot |
 //! | `try_project_add(linear, input, multiplier, bounds, stream)` | the same, added to a stream |
-//! | `dot4(rows, x)` | four dot products of rows in memory, for attention |
-//! | `DOTS` | sums that attention takes at once, 4 or more |
+//! | `dot4(rows, x)` | four dot products of rows in memory |
+//! | `DOTS` | sums that `try_dots` gives at once, 4 or more |
 //! | `try_dots(data, stride, rows, x, sums)` | those of many rows in one go; `None` where it cannot |
+//!
+//! and, of `vectors` where the ISA has nothing better:
+//!
+//! | item | what it is |
+//! | --- | --- |
+//! | `scores(keys, query, scores)` | the products of attention's keys with the query |
+//! | `try_context(values, probabilities, multiplier, bounds, context)` | the values' weighted sum; `false` where it cannot |
+//! | `moments(x)` | sum and sum of squares, for LayerNorm |
 //!
 //! Outputs are `rescale(bias + W x, multiplier)`. An ISA is fast with the packing it is made for and
 //! leaves the others to `reference::block`.
@@ -47,6 +55,10 @@ pub mod reference;
 mod rv32m;
 #[cfg(any(test, feature = "kernel-suite"))]
 pub mod suite;
+pub mod vectors;
+#[cfg(kiloformer_dsp)]
+#[allow(unsafe_code, reason = "the DSP instructions have no stable intrinsics")]
+mod vectors_dsp;
 #[cfg(kiloformer_simd128)]
 #[allow(unsafe_code, reason = "intrinsics that read through pointers")]
 mod wasm;
@@ -79,6 +91,10 @@ pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_a
 pub use reference::dot;
 #[cfg(not(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128)))]
 pub use reference::{DOTS, try_dots};
+#[cfg(not(kiloformer_dsp))]
+pub use vectors::{moments, scores, try_context};
+#[cfg(kiloformer_dsp)]
+pub use vectors_dsp::{moments, scores, try_context};
 
 /// Outputs of one block, by token.
 pub type Block = [[i32; ROWS]; TOKENS];

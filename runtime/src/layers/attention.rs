@@ -16,9 +16,7 @@ pub struct HeadShape {
     pub d_k: usize,
 }
 
-/// Keys `[capacity, d_model]` and values, transposed, `[d_model, capacity]`.
-///
-/// So scores and context are both products of a matrix with a vector, like a linear layer.
+/// Keys and values, `[capacity, d_model]` each.
 pub struct KvCache<'a, T> {
     /// Keys.
     pub keys: &'a mut [T],
@@ -92,23 +90,12 @@ impl<'m, P: Precision> KeyValueProjection<'m, P> {
     ) {
         let start = position.saturating_mul(self.d_model);
         let keys = cache.keys.get_mut(start..).unwrap_or_default();
-        let put = |token: usize, row, key| {
-            let at = token.saturating_mul(self.d_model).saturating_add(row);
-            if let Some(to) = keys.get_mut(at) {
-                *to = key;
-            }
-        };
-        profile::run(Operator::Key, || P::project_cached(&self.key, input, self.key_range, put));
-        let capacity = cache.capacity;
-        let values = cache.values.get_mut(position..).unwrap_or_default();
-        let put = |token, row: usize, value| {
-            let at = row.saturating_mul(capacity).saturating_add(token);
-            if let Some(to) = values.get_mut(at) {
-                *to = value;
-            }
-        };
+        profile::run(Operator::Key, || {
+            P::project_cached(&self.key, input, self.key_range, keys);
+        });
+        let values = cache.values.get_mut(start..).unwrap_or_default();
         profile::run(Operator::Value, || {
-            P::project_cached(&self.value, input, self.value_range, put);
+            P::project_cached(&self.value, input, self.value_range, values);
         });
     }
 }
@@ -166,11 +153,11 @@ impl<'m, P: Precision> MultiHead<'m, P> {
 
     /// One head's part of `context`, over as many positions as `scratch` has.
     #[inline(never)]
-    fn attend_head(
+    fn attend_head<'c>(
         &self,
         head: usize,
         query: &[P::Activation],
-        cache: &KvCache<'_, P::Cached>,
+        cache: &'c KvCache<'_, P::Cached>,
         scratch: &mut AttentionScratch<'_, P>,
         context: &mut [P::Activation],
     ) {
@@ -180,18 +167,13 @@ impl<'m, P: Precision> MultiHead<'m, P> {
         let part = first..first.saturating_add(d_k);
         let query = query.get(part.clone()).unwrap_or_default();
         let context = context.get_mut(part).unwrap_or_default();
-        let keys = Rows {
-            data: cache.keys.get(first..).unwrap_or_default(),
+        let rows = |data: &'c [P::Cached]| Rows {
+            data: data.get(first..).unwrap_or_default(),
             stride: n_heads.saturating_mul(d_k),
             rows: len,
             cols: d_k,
         };
-        let values = Rows {
-            data: cache.values.get(first.saturating_mul(cache.capacity)..).unwrap_or_default(),
-            stride: cache.capacity,
-            rows: d_k,
-            cols: len,
-        };
+        let (keys, values) = (rows(cache.keys), rows(cache.values));
         let cache = HeadCache { keys, values };
         P::attend(&self.heads, head, query, cache, scratch, self.context_range, context);
     }

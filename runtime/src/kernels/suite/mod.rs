@@ -3,6 +3,7 @@
 //!
 //! It needs neither a heap nor `std`, so that it runs on the processor that the kernels are made for.
 
+mod attention;
 mod dots;
 mod matrix;
 mod products;
@@ -39,7 +40,7 @@ pub struct Difference {
 /// The first difference.
 #[inline(never)]
 pub fn run() -> Result<u64, Difference> {
-    Ok(dots::run()? + products::run()?)
+    Ok(dots::run()? + attention::run()? + products::run()?)
 }
 
 /// Xorshift (Marsaglia 2003).

@@ -1,0 +1,282 @@
+//! The products of attention and the sums of LayerNorm on Cortex-M4, M7 and M33.
+
+use core::arch::naked_asm;
+
+use super::vectors;
+use crate::precision::Rows;
+
+/// See [`vectors::scores`]. Eight columns of all rows at a time, then four, then one.
+pub fn scores(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32]) {
+    let (cols, rows) = (keys.cols.min(query.len()), scores.len());
+    let reach = rows.saturating_sub(1).saturating_mul(keys.stride).saturating_add(cols);
+    let Some(data) = keys.data.get(..reach).filter(|_| rows != 0) else {
+        return vectors::scores(keys, query, scores);
+    };
+    scores.fill(0);
+    let (mut data, mut query) = (data, query.get(..cols).unwrap_or(query));
+    while let Some((x, rest)) = query.split_first_chunk::<8>() {
+        let place = Place { data: data.as_ptr(), stride: keys.stride, count: rows };
+        // SAFETY: all rows of `data` have as many columns as `query`, eight at least; `scores` has an
+        // element for each row, not 0.
+        unsafe { add_strip8(&place, x, scores.as_mut_ptr()) };
+        (query, data) = (rest, data.get(8..).unwrap_or_default());
+    }
+    if let Some((x, rest)) = query.split_first_chunk::<4>() {
+        let place = Place { data: data.as_ptr(), stride: keys.stride, count: rows };
+        // SAFETY: as above, with four columns.
+        unsafe { add_strip4(&place, x, scores.as_mut_ptr()) };
+        (query, data) = (rest, data.get(4..).unwrap_or_default());
+    }
+    if !query.is_empty() {
+        add_columns(Rows { data, ..keys }, query, scores);
+    }
+}
+
+/// Adds the products of the few columns that are left.
+#[inline(never)]
+fn add_columns(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32]) {
+    for (t, score) in scores.iter_mut().enumerate() {
+        let row = keys.data.get(t.saturating_mul(keys.stride)..).unwrap_or_default();
+        *score = score.wrapping_add(super::dot(row, query));
+    }
+}
+
+/// See [`vectors::context`]. Four columns at a time; `false` where there are others.
+#[inline]
+pub fn try_context(
+    values: Rows<'_, i8>,
+    probabilities: &[i16],
+    multiplier: i32,
+    bounds: [i32; 2],
+    context: &mut [i16],
+) -> bool {
+    let (rows, cols) = (probabilities.len(), context.len());
+    let reach = rows.saturating_sub(1).saturating_mul(values.stride).saturating_add(cols);
+    if rows == 0 || cols == 0 || !cols.is_multiple_of(4) || reach > values.data.len() {
+        return false;
+    }
+    let place = Place { data: values.data.as_ptr(), stride: values.stride, count: rows };
+    let end = Columns { blocks: cols / 4, multiplier };
+    // SAFETY: `reach` bytes from `data` on are readable, which is the end of the last row's `cols`
+    // columns, as many as `context` has elements, a multiple of 4 and not 0; `probabilities` has `rows`
+    // elements, not 0.
+    unsafe { weigh_rows(&place, probabilities.as_ptr(), &end, context.as_mut_ptr()) };
+    narrow(context, bounds);
+    true
+}
+
+/// Saturates what is saturated to `i16` to less, where that is asked for.
+#[inline]
+pub fn narrow(x: &mut [i16], bounds: [i32; 2]) {
+    if bounds != [i16::MIN.into(), i16::MAX.into()] {
+        let [low, high] = bounds;
+        for x in x {
+            *x = i32::from(*x).max(low).min(high) as i16;
+        }
+    }
+}
+
+/// See [`vectors::moments`].
+#[inline]
+pub fn moments(x: &[i16]) -> (i32, i64) {
+    let (octets, rest) = x.as_chunks::<8>();
+    let (mut sum, squares) = vectors::moments(rest);
+    let mut sums = [0_i32, squares as i32, (squares >> 32) as i32];
+    if !octets.is_empty() {
+        // SAFETY: `x` has eight elements for each of so many turns, at least one.
+        unsafe { add_moments(x.as_ptr(), octets.len(), &mut sums) };
+    }
+    let [more, low, high] = sums;
+    sum = sum.wrapping_add(more);
+    (sum, (i64::from(high) << 32) | i64::from(low as u32))
+}
+
+/// Rows of a cache.
+#[repr(C)]
+struct Place {
+    data: *const i8,
+    stride: usize,
+    count: usize,
+}
+
+/// What becomes of the sums of so many times four columns.
+#[repr(C)]
+struct Columns {
+    blocks: usize,
+    multiplier: i32,
+}
+
+/// Adds the products of eight columns of all rows with `x` to the rows' scores: 15 instructions for 8 products. `SXTB16` widens columns 0 and 2 of a word, with a
+/// rotation 1 and 3, so `x` is regrouped once for all rows.
+///
+/// # Safety
+/// Every row of `place` must have eight elements, and `scores` one for each row, at least one.
+/// No alignment is needed: only `LDR` reads bytes, which these cores allow anywhere in normal memory.
+#[unsafe(naked)]
+unsafe extern "C" fn add_strip8(place: &Place, x: &[i16; 8], scores: *mut i32) {
+    naked_asm!(
+        "push {{r4-r11, lr}}",
+        "ldm r0, {{r3, r4, r5}}",
+        "ldr r6, [r1]",
+        "ldr r7, [r1, #4]",
+        "pkhbt r8, r6, r7, lsl #16",
+        "pkhtb r9, r7, r6, asr #16",
+        "ldr r6, [r1, #8]",
+        "ldr r7, [r1, #12]",
+        "pkhbt r10, r6, r7, lsl #16",
+        "pkhtb r11, r7, r6, asr #16",
+        "2:",
+        "ldr r0, [r3]",
+        "ldr r6, [r3, #4]",
+        "ldr r7, [r2]",
+        "add r3, r4",
+        "sxtb16 r1, r0",
+        "sxtb16 r0, r0, ror #8",
+        "sxtb16 r12, r6",
+        "sxtb16 r6, r6, ror #8",
+        "smlad r7, r1, r8, r7",
+        "smlad r7, r0, r9, r7",
+        "smlad r7, r12, r10, r7",
+        "smlad r7, r6, r11, r7",
+        "str r7, [r2], #4",
+        "subs r5, #1",
+        "bne 2b",
+        "pop {{r4-r11, pc}}",
+    )
+}
+
+/// The same for four columns.
+///
+/// # Safety
+/// As for [`add_strip8`], with four elements.
+#[unsafe(naked)]
+unsafe extern "C" fn add_strip4(place: &Place, x: &[i16; 4], scores: *mut i32) {
+    naked_asm!(
+        "push {{r4-r9, lr}}",
+        "ldm r0, {{r3, r4, r5}}",
+        "ldr r6, [r1]",
+        "ldr r7, [r1, #4]",
+        "pkhbt r8, r6, r7, lsl #16",
+        "pkhtb r9, r7, r6, asr #16",
+        "2:",
+        "ldr r0, [r3]",
+        "ldr r7, [r2]",
+        "add r3, r4",
+        "sxtb16 r1, r0",
+        "sxtb16 r0, r0, ror #8",
+        "smlad r7, r1, r8, r7",
+        "smlad r7, r0, r9, r7",
+        "str r7, [r2], #4",
+        "subs r5, #1",
+        "bne 2b",
+        "pop {{r4-r9, pc}}",
+    )
+}
+
+/// `out[j]` is the sum over the rows of column `j` times the row's weight, rescaled and saturated to
+/// `i16`. 18 instructions for 8 products: four columns of two rows.
+///
+/// # Safety
+/// `weights` must have an element for each row, at least one; every row of `place` must have four columns
+/// for each block of `end`, at least one, and so many elements `out`.
+#[unsafe(naked)]
+unsafe extern "C" fn weigh_rows(place: &Place, weights: *const i16, end: &Columns, out: *mut i16) {
+    naked_asm!(
+        "push {{r4-r11, lr}}",
+        "sub sp, #16",
+        "ldm r2, {{r4, r12}}",
+        "mov lr, r3",
+        "ldm r0, {{r0, r2, r3}}",
+        "stm sp, {{r0, r1, r3, r4}}",
+        "2:",
+        "mov r4, #0",
+        "mov r5, #0",
+        "mov r6, #0",
+        "mov r7, #0",
+        "subs r3, #2",
+        "bmi 4f",
+        "3:",
+        "ldr r8, [r1], #4",
+        "ldr r9, [r0]",
+        "ldr r10, [r0, r2]",
+        "add r0, r0, r2, lsl #1",
+        "sxtb16 r11, r9",
+        "sxtb16 r9, r9, ror #8",
+        "smlabb r4, r11, r8, r4",
+        "smlabb r5, r9, r8, r5",
+        "smlatb r6, r11, r8, r6",
+        "smlatb r7, r9, r8, r7",
+        "sxtb16 r11, r10",
+        "sxtb16 r10, r10, ror #8",
+        "smlabt r4, r11, r8, r4",
+        "smlabt r5, r10, r8, r5",
+        "smlatt r6, r11, r8, r6",
+        "smlatt r7, r10, r8, r7",
+        "subs r3, #2",
+        "bpl 3b",
+        "4:",
+        "adds r3, #1",
+        "bne 5f",
+        "ldrsh r8, [r1]",
+        "ldr r9, [r0]",
+        "sxtb16 r11, r9",
+        "sxtb16 r9, r9, ror #8",
+        "smlabb r4, r11, r8, r4",
+        "smlabb r5, r9, r8, r5",
+        "smlatb r6, r11, r8, r6",
+        "smlatb r7, r9, r8, r7",
+        "5:",
+        "smmulr r4, r4, r12",
+        "smmulr r5, r5, r12",
+        "smmulr r6, r6, r12",
+        "smmulr r7, r7, r12",
+        "ssat r4, #16, r4",
+        "ssat r5, #16, r5",
+        "ssat r6, #16, r6",
+        "ssat r7, #16, r7",
+        "strh r4, [lr], #2",
+        "strh r5, [lr], #2",
+        "strh r6, [lr], #2",
+        "strh r7, [lr], #2",
+        "ldm sp, {{r0, r1, r3, r4}}",
+        "add r0, #4",
+        "subs r4, #1",
+        "str r0, [sp]",
+        "str r4, [sp, #12]",
+        "bne 2b",
+        "add sp, #16",
+        "pop {{r4-r11, pc}}",
+    )
+}
+
+/// Adds the sum of eight elements a turn to the first number, and the sum of their squares to the other
+/// two, the low half first.
+///
+/// # Safety
+/// `x` must have eight elements for each of `turns`, at least one. No alignment beyond that of the type
+/// is needed: only `LDR` reads.
+#[unsafe(naked)]
+unsafe extern "C" fn add_moments(x: *const i16, turns: usize, sums: &mut [i32; 3]) {
+    naked_asm!(
+        "push {{r4-r7, lr}}",
+        "ldm r2, {{r3, r4, r5}}",
+        "mov r7, #0x00010001",
+        "2:",
+        "ldr r6, [r0], #4",
+        "smlad r3, r6, r7, r3",
+        "smlald r4, r5, r6, r6",
+        "ldr r6, [r0], #4",
+        "smlad r3, r6, r7, r3",
+        "smlald r4, r5, r6, r6",
+        "ldr r6, [r0], #4",
+        "smlad r3, r6, r7, r3",
+        "smlald r4, r5, r6, r6",
+        "ldr r6, [r0], #4",
+        "smlad r3, r6, r7, r3",
+        "smlald r4, r5, r6, r6",
+        "subs r1, #1",
+        "bne 2b",
+        "stm r2, {{r3, r4, r5}}",
+        "pop {{r4-r7, pc}}",
+    )
+}
