@@ -7,7 +7,7 @@ pub use crate::precision::{AttentionScratch, HeadCache, Position, Rows};
 
 /// Probabilities of `scores`, in Q15 before their division; the multiplier that divides the context.
 pub fn softmax(scores: &[i32], multiplier: i32, probabilities: &mut [i16]) -> i32 {
-    let sum = softmax::exp2_all(scores, multiplier, probabilities);
+    let sum = kernels::exp2_all(scores, multiplier, probabilities);
     softmax::context_multiplier(1 << 20, sum)
 }
 

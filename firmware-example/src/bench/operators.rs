@@ -77,9 +77,8 @@ fn layer_norm<S: Read + Write>(
         let (gamma, beta) = operands.weights.split_at(width);
         let norm = NormI32 { eps: 1, gamma, beta: beta.get(..width).unwrap_or_default() };
         let x = operands.inputs.get(..width).unwrap_or_default();
-        let cost = cost(width, &mut || {
-            FixedPoint::layer_norm(&norm, x, range, operands.outputs);
-        });
+        let out = operands.outputs.get_mut(..width).unwrap_or_default();
+        let cost = cost(width, &mut || FixedPoint::layer_norm(&norm, x, range, out));
         line(console, ["layer-norm", "-"], [width, 1], 1, cost);
     }
 }

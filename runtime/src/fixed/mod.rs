@@ -338,7 +338,7 @@ impl Precision for FixedPoint {
         crate::macs::count(2 * scores.len(), query.len());
         profile::run(Operator::Scores, || kernels::scores(cache.keys, query, scores));
         let multiplier = profile::run(Operator::Softmax, || {
-            let sum = softmax::exp2_all(scores, score, probabilities);
+            let sum = kernels::exp2_all(scores, score, probabilities);
             softmax::context_multiplier(context_multiplier, sum)
         });
         profile::run(Operator::Context, || {

@@ -44,14 +44,16 @@ fn exp2_neg(z: i32) -> i32 {
     ((p + (1 << (14 + whole))) >> (15 + whole)).min(TOP)
 }
 
+/// Coefficient i of the polynomial times 2^i in Q30: every multiplication by a fraction in Q31 halves.
+pub const EXP2: [i32; 5] = [1 << 30, -1_488_342_683, 1_028_458_883, -457_187_050, 117_371_054];
+
 /// `2^-fraction` in Q30 for a fraction in Q31: a polynomial of degree 4, minimax in relative error
 /// (3.0e-6), 1 at 0.
 #[inline(always)]
 pub fn exp2_fraction(fraction: i32) -> i32 {
-    // Coefficient i times 2^i in Q30: every multiplication by a fraction in Q31 halves.
-    const C: [i32; 5] = [1 << 30, -1_488_342_683, 1_028_458_883, -457_187_050, 117_371_054];
-    let mut p = C[4];
-    for c in [C[3], C[2], C[1], C[0]] {
+    let [c0, c1, c2, c3, c4] = EXP2;
+    let mut p = c4;
+    for c in [c3, c2, c1, c0] {
         p = c + rescale(p, fraction);
     }
     p

@@ -21,6 +21,7 @@
 //! | --- | --- |
 //! | `scores(keys, query, scores)` | the products of attention's keys with the query |
 //! | `try_context(values, probabilities, multiplier, bounds, context)` | the values' weighted sum; `false` where it cannot |
+//! | `exp2_all(scores, multiplier, probabilities)` | the powers of softmax, and their sum |
 //! | `moments(x)` | sum and sum of squares, for LayerNorm |
 //!
 //! Outputs are `rescale(bias + W x, multiplier)`. An ISA is fast with the packing it is made for and
@@ -92,9 +93,9 @@ pub use reference::dot;
 #[cfg(not(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128)))]
 pub use reference::{DOTS, try_dots};
 #[cfg(not(kiloformer_dsp))]
-pub use vectors::{moments, scores, try_context};
+pub use vectors::{exp2_all, moments, scores, try_context};
 #[cfg(kiloformer_dsp)]
-pub use vectors_dsp::{moments, scores, try_context};
+pub use vectors_dsp::{exp2_all, moments, scores, try_context};
 
 /// Outputs of one block, by token.
 pub type Block = [[i32; ROWS]; TOKENS];

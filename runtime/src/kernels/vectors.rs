@@ -3,6 +3,7 @@
 use model_format::numeric::rescale;
 
 use super::{DOTS, dot, dot4, try_dots};
+pub use crate::fixed::softmax::exp2_all;
 use crate::precision::Rows;
 
 /// `scores[t] = keys[t] query` over all columns of the keys, exact.

@@ -3,6 +3,7 @@
 use core::arch::naked_asm;
 
 use super::vectors;
+use crate::fixed::softmax::EXP2;
 use crate::precision::Rows;
 
 /// See [`vectors::scores`]. Eight columns of all rows at a time, then four, then one.
@@ -74,6 +75,17 @@ pub fn narrow(x: &mut [i16], bounds: [i32; 2]) {
             *x = i32::from(*x).max(low).min(high) as i16;
         }
     }
+}
+
+/// See [`exp2_all`](crate::fixed::softmax::exp2_all), of which these are the bits.
+#[inline]
+pub fn exp2_all(scores: &[i32], multiplier: i32, probabilities: &mut [i16]) -> u32 {
+    let len = scores.len().min(probabilities.len());
+    if len == 0 {
+        return 0;
+    }
+    // SAFETY: both slices have `len` elements at least, which is not 0.
+    unsafe { exponentials(scores.as_ptr(), len, multiplier, probabilities.as_mut_ptr()) }
 }
 
 /// See [`vectors::moments`].
@@ -278,5 +290,76 @@ unsafe extern "C" fn add_moments(x: *const i16, turns: usize, sums: &mut [i32; 3
         "bne 2b",
         "stm r2, {{r3, r4, r5}}",
         "pop {{r4-r7, pc}}",
+    )
+}
+
+/// `out[i] = 2^(multiplier * (scores[i] - max))` in Q15; their sum. 20 instructions an element, and 6 to
+/// find the maximum: one Horner step of the polynomial is an `SMMLAR`, and a shift leaves in the carry
+/// what rounds it.
+///
+/// # Safety
+/// `scores` and `out` must have `len` elements, at least one.
+#[unsafe(naked)]
+unsafe extern "C" fn exponentials(
+    scores: *const i32,
+    len: usize,
+    multiplier: i32,
+    out: *mut i16,
+) -> u32 {
+    naked_asm!(
+        "push {{r4-r11, lr}}",
+        "add r1, r0, r1, lsl #2",
+        "mov r6, r0",
+        "ldr r4, [r6], #4",
+        "b 3f",
+        "2:",
+        "ldr r7, [r6], #4",
+        "cmp r4, r7",
+        "it lt",
+        "movlt r4, r7",
+        "3:",
+        "cmp r6, r1",
+        "bne 2b",
+        "mov r5, #0",
+        "movw r8, #{c1} & 0xffff",
+        "movt r8, #({c1} >> 16) & 0xffff",
+        "movw r9, #{c2} & 0xffff",
+        "movt r9, #({c2} >> 16) & 0xffff",
+        "movw r10, #{c3} & 0xffff",
+        "movt r10, #({c3} >> 16) & 0xffff",
+        "movw r11, #{c4} & 0xffff",
+        "movt r11, #({c4} >> 16) & 0xffff",
+        "mov lr, #0x40000000",
+        "4:",
+        "ldr r6, [r0], #4",
+        "subs r6, r4, r6",
+        "smmulr r6, r6, r2",
+        "lsrs r7, r6, #12",
+        "cmp r7, #15",
+        "bhi 6f",
+        "lsls r6, r6, #20",
+        "lsrs r6, r6, #1",
+        "smmlar r12, r11, r6, r10",
+        "smmlar r12, r12, r6, r9",
+        "smmlar r12, r12, r6, r8",
+        "smmlar r12, r12, r6, lr",
+        "adds r7, #15",
+        "lsrs r12, r12, r7",
+        "adc r12, r12, #0",
+        "usat r12, #15, r12",
+        "add r5, r12",
+        "5:",
+        "strh r12, [r3], #2",
+        "cmp r0, r1",
+        "bne 4b",
+        "mov r0, r5",
+        "pop {{r4-r11, pc}}",
+        "6:",
+        "mov r12, #0",
+        "b 5b",
+        c1 = const EXP2[1],
+        c2 = const EXP2[2],
+        c3 = const EXP2[3],
+        c4 = const EXP2[4],
     )
 }

@@ -1,9 +1,9 @@
-//! `scores`, `try_context` and `moments`, on rows that lie among those of other heads.
+//! `scores`, `exp2_all`, `try_context` and `moments`, on rows that lie among those of other heads.
 
 use model_format::layout::Packing;
 use model_format::numeric::rescale;
 
-use super::super::{moments, scores, try_context};
+use super::super::{exp2_all, moments, scores, try_context, vectors};
 use super::{Difference, Random};
 use crate::precision::Rows;
 
@@ -75,6 +75,20 @@ impl Operands {
         Ok(2)
     }
 
+    /// Powers of every size, of scores as far apart as they can be.
+    fn powers_agree(&self, len: usize, shift: u32) -> bool {
+        let mut scores = [0_i32; MAX_COLS];
+        for (score, x) in scores.iter_mut().zip(self.x) {
+            *score = i32::from(x).wrapping_mul(0x7FFF) >> shift;
+        }
+        let scores = &scores[..len];
+        [0, 1 << 20, 0x0345_6789, i32::MAX >> 2].into_iter().all(|multiplier| {
+            let (mut ours, mut truth) = ([0; MAX_COLS], [0; MAX_COLS]);
+            let sum = exp2_all(scores, multiplier, &mut ours[..len]);
+            sum == vectors::exp2_all(scores, multiplier, &mut truth[..len]) && ours == truth
+        })
+    }
+
     fn moments_agree(&self, offset: usize, len: usize) -> bool {
         let x = &self.x[offset..][..len];
         let sum: i64 = x.iter().map(|&x| i64::from(x)).sum();
@@ -96,6 +110,9 @@ pub fn run() -> Result<u64, Difference> {
             comparisons += operands.agree(offset, shape).map_err(error)? + 1;
             if !operands.moments_agree(offset, cols) {
                 return Err(error("moments"));
+            }
+            if !operands.powers_agree(cols, (rows as u32 + 8 * offset as u32) % 32) {
+                return Err(error("exp2_all"));
             }
         }
     }
