@@ -37,8 +37,9 @@ pub const M7: Board = Board {
     ..Board::new("mps2-an500", "thumbv7em-none-eabihf")
 };
 
-/// Cortex-M33.
-pub const M33: Board = Board::new("mps2-an505", "thumbv8m.main-none-eabihf");
+/// Cortex-M33, with its DSP extension.
+pub const M33: Board =
+    Board { config: Some("cortex-m33"), ..Board::new("mps2-an505", "thumbv8m.main-none-eabihf") };
 
 /// Cortex-M55, with its vector extension.
 pub const M55: Board = Board {
