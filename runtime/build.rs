@@ -21,6 +21,12 @@ fn main() {
         println!("cargo::rustc-check-cfg=cfg(kiloformer_{isa})");
     }
     println!("cargo::rustc-check-cfg=cfg(kiloformer_quad)");
+    println!("cargo::rustc-check-cfg=cfg(kiloformer_vfp)");
+    // A Cortex-M whose FPU is used has one that converts halves.
+    let target = env::var("TARGET").unwrap_or_default();
+    if target.starts_with("thumb") && target.ends_with("eabihf") {
+        println!("cargo::rustc-cfg=kiloformer_vfp");
+    }
     if let Some(isa) = isa() {
         if QUAD.contains(&isa) {
             println!("cargo::rustc-cfg=kiloformer_quad");

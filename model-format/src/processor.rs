@@ -81,7 +81,11 @@ impl Processor {
     /// The layout whose kernels are the fastest there.
     pub const fn layout(self, precision: Precision) -> Layout {
         if let Precision::HalfFloat = precision {
-            return Layout::SixteenRows;
+            return match self {
+                // Floats in software, a row at a time.
+                Self::CortexM0Plus | Self::CortexM3 | Self::RiscV32 => Layout::RowMajor,
+                _ => Layout::SixteenRows,
+            };
         }
         match self {
             Self::CortexM4 | Self::CortexM7 | Self::CortexM33 => Layout::PairedRows,

@@ -69,12 +69,7 @@ fn sixteen(linear: &LinearF16<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32
     let start = (rows.start / ROWS).saturating_mul(linear.block_len());
     let (columns, _) = linear.data.get(start..).unwrap_or_default().as_chunks::<ROWS>();
     let (weights, bias) = columns.split_at_checked(linear.cols).unwrap_or_default();
-    let mut acc = [0.0_f32; ROWS];
-    for (column, &x) in weights.iter().zip(x) {
-        for (acc, &w) in acc.iter_mut().zip(column) {
-            *acc += widen(w) * x;
-        }
-    }
+    let mut acc = sums(weights, x);
     let bias = bias.first().unwrap_or(&[0; ROWS]);
     for (acc, &bias) in acc.iter_mut().zip(bias) {
         *acc += widen(bias);
@@ -83,6 +78,22 @@ fn sixteen(linear: &LinearF16<'_>, rows: Range<usize>, x: &[f32], out: &mut [f32
     for (out, &sum) in out.iter_mut().zip(wanted) {
         *out = sum;
     }
+}
+
+#[cfg(kiloformer_vfp)]
+use super::float_vfp::sums;
+
+/// `W x` of sixteen rows: `columns` is `[cols, 16]`.
+#[cfg(not(kiloformer_vfp))]
+#[inline(always)]
+fn sums(columns: &[[u16; ROWS]], x: &[f32]) -> [f32; ROWS] {
+    let mut sums = [0.0_f32; ROWS];
+    for (column, &x) in columns.iter().zip(x) {
+        for (sum, &w) in sums.iter_mut().zip(column) {
+            *sum += widen(w) * x;
+        }
+    }
+    sums
 }
 
 /// `sum(row[c] * x[c])` for four rows in `f32`, each summed one column after the other.

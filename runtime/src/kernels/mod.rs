@@ -40,6 +40,9 @@ mod dsp;
 #[allow(unsafe_code, reason = "walks along rows by pointers")]
 mod eight_columns;
 pub mod float;
+#[cfg(kiloformer_vfp)]
+#[allow(unsafe_code, reason = "the FPU's conversions of halves have no stable intrinsics")]
+mod float_vfp;
 #[cfg(kiloformer_mve)]
 #[allow(unsafe_code, reason = "Helium has no stable intrinsics")]
 mod mve;
