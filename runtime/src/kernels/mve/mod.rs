@@ -4,6 +4,7 @@
 //! is tail-predicated, so that any number of columns runs through it; nothing past a row is read.
 
 mod asm;
+mod nibbles;
 
 use model_format::layout::{LinearInt, Packing};
 use model_format::numeric::rescale;
@@ -80,6 +81,7 @@ pub fn block(
                 rest(linear, first_row.saturating_add(whole), input, out.get_mut(whole..rows));
             }
         }
+        None if nibbles::block(linear, first_row, input, out) => {}
         None => reference::block(linear, first_row, input, core::array::from_mut(out)),
     }
 }
