@@ -121,17 +121,22 @@ impl<'a> Product<'a> {
         let start = self.rows / BLOCK_ROWS * self.block_len;
         self.weights = self.weights.get(start..).unwrap_or_default();
         let mut words = [[0_u32; BLOCK_ROWS / 2]; TOKENS];
-        for (words, token) in words.iter_mut().zip(out.chunks_exact_mut(self.rows.max(1))) {
-            let (_, last) = token.as_chunks_mut::<BLOCK_ROWS>();
+        let rows = self.rows;
+        let last = |token: usize| {
+            let end = token.wrapping_add(1).wrapping_mul(rows);
+            end.wrapping_sub(rows % BLOCK_ROWS)..end
+        };
+        for (token, words) in words.iter_mut().enumerate() {
             let block = bytemuck::cast_mut::<_, [i16; BLOCK_ROWS]>(words);
+            let last = out.get(last(token)).unwrap_or_default();
             block.iter_mut().zip(last).for_each(|(to, from)| *to = *from);
         }
         let len = size_of::<[u32; BLOCK_ROWS / 2]>();
         // SAFETY: every row of `words` is outputs of the last block, which is there.
         unsafe { self.tokens(epilogue, words.as_mut_ptr().cast(), len, len) };
-        for (words, token) in words.iter().zip(out.chunks_exact_mut(self.rows.max(1))) {
-            let (_, last) = token.as_chunks_mut::<BLOCK_ROWS>();
+        for (token, words) in words.iter().enumerate().take(self.input.tokens) {
             let block = bytemuck::cast_ref::<_, [i16; BLOCK_ROWS]>(words);
+            let last = out.get_mut(last(token)).unwrap_or_default();
             last.iter_mut().zip(block).for_each(|(to, from)| *to = *from);
         }
     }

@@ -110,10 +110,12 @@ fn pad<'x>(
     let len = tiles_len(tokens, cols);
     let (to, spare) = scratch.split_at_mut_checked(len).unwrap_or_default();
     let to = bytemuck::try_cast_slice_mut(to).unwrap_or_default();
-    let len = cols.next_multiple_of(TILE_COLS).max(1);
-    for (to, x) in to.chunks_exact_mut(len).zip(x.chunks_exact(cols.max(1))) {
-        let mut x = x.iter();
-        to.fill_with(|| x.next().copied().unwrap_or(0));
+    let len = cols.next_multiple_of(TILE_COLS);
+    for token in 0..tokens {
+        let x = x.get(token.wrapping_mul(cols)..).and_then(|x| x.get(..cols));
+        let mut x = x.unwrap_or_default().iter();
+        let to = to.get_mut(token.wrapping_mul(len)..).and_then(|to| to.get_mut(..len));
+        to.unwrap_or_default().fill_with(|| x.next().copied().unwrap_or(0));
     }
     (to, spare)
 }
