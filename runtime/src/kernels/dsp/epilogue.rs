@@ -44,18 +44,24 @@ impl Epilogue {
         Some(Self { first, clamp, multiplier: multiplier.unwrap_or(0) })
     }
 
-    /// Outputs are of 32 bits.
-    pub fn is_wide(self) -> bool {
-        self.first == RESCALE
+    /// Logarithm of the bytes of outputs of four rows.
+    #[inline(always)]
+    pub fn log2_len(&self) -> u32 {
+        if self.first == RESCALE { 4 } else { 3 }
     }
 
     /// The same for four tokens.
-    pub fn for_four_tokens(self) -> Self {
+    pub fn for_four_tokens(&self) -> Self {
         let first = match self.first {
             RESCALE => FOUR_RESCALE,
             ADD => FOUR_ADD,
             _ => FOUR_SATURATE,
         };
-        Self { first, ..self }
+        Self { first, ..*self }
+    }
+
+    /// Of those for four tokens, bytes of the outputs of two rows.
+    pub fn four_token_bytes(&self) -> usize {
+        if self.first == FOUR_RESCALE { 8 } else { 4 }
     }
 }

@@ -6,6 +6,8 @@
 
 use core::arch::naked_asm;
 
+use model_format::layout::TILE_LEN;
+
 use super::epilogue::Epilogue;
 
 /// What the code below is told besides its operands.
@@ -21,6 +23,21 @@ pub struct Call {
     pub end: *mut u8,
     /// Of the columns of x.
     pub sums: [i32; 4],
+}
+
+/// Rows 0 and 1 of all blocks, then rows 2 and 3.
+///
+/// # Safety
+/// That of [`two_rows`], with blocks.
+pub unsafe fn multiply(weights: *const i8, x: *const [u32; 2], tiles: usize, mut call: Call) {
+    let bytes = call.epilogue.four_token_bytes();
+    // SAFETY: the outputs of the two last rows begin and end as many bytes later as they do in their blocks.
+    unsafe {
+        two_rows(weights, x, tiles, &call);
+        call.out = call.out.wrapping_add(bytes);
+        call.end = call.end.wrapping_add(bytes);
+        two_rows(weights.wrapping_add(TILE_LEN / 2), x, tiles, &call);
+    }
 }
 
 /// Two rows of every block, for four tokens:
@@ -39,12 +56,7 @@ pub struct Call {
 /// outputs of whole blocks, at least one, and of those there are, and as many from each of the next
 /// three strides on; on multiples of 4 bytes, if they are of 32 bits.
 #[unsafe(naked)]
-pub unsafe extern "C" fn multiply(
-    weights: *const i8,
-    x: *const [u32; 2],
-    tiles: usize,
-    call: &Call,
-) {
+unsafe extern "C" fn two_rows(weights: *const i8, x: *const [u32; 2], tiles: usize, call: &Call) {
     naked_asm!(
         "push {{r4-r11, lr}}",
         "ldm r3!, {{r4-r9}}",

@@ -10,11 +10,10 @@ mod product;
 mod ready;
 mod row_major;
 
-use model_format::layout::{LinearInt, Packing};
+use model_format::layout::{BLOCK_ROWS, LinearInt, Packing};
 
-use super::{Input, reference};
+use super::Input;
 use epilogue::Epilogue;
-use product::Product;
 pub use ready::{Ready, ready, scratch_len};
 pub use row_major::dot4;
 
@@ -32,12 +31,19 @@ pub fn block(
     input: &Input<'_>,
     out: &mut [[i32; ROWS]; TOKENS],
 ) {
-    if let Some(product) = Product::new(linear, first_row, input) {
-        product.rescaled(out);
-    } else if linear.packing == Packing::RowMajor {
-        row_major::block(linear, first_row, input, out);
-    } else {
-        reference::block(linear, first_row, input, out);
+    let left = linear.rows.saturating_sub(first_row).div_ceil(BLOCK_ROWS);
+    let blocks = [first_row, left.min(ROWS / BLOCK_ROWS)];
+    let (to, stride) = (out.as_mut_ptr().cast(), size_of::<[i32; ROWS]>());
+    // SAFETY: a row of `out` has room for the 32 bits of each row of these blocks, and there is one for
+    // every token that `multiply` admits.
+    if left != 0
+        && unsafe { product::multiply(linear, blocks, input, &Epilogue::RESCALE, to, stride) }
+    {
+        return;
+    }
+    match linear.packing {
+        Packing::RowMajor => row_major::block(linear, first_row, input, out),
+        _ => row_major::any_block(linear, first_row, input, out),
     }
 }
 
@@ -75,5 +81,13 @@ fn project(
     let Some(epilogue) = Epilogue::new(multiplier, bounds) else {
         return false;
     };
-    Product::new(linear, 0, input).is_some_and(|product| product.saturated(epilogue, out))
+    // Outputs are stored by words, and by blocks.
+    let (rows, to) = (linear.rows, out.as_mut_ptr());
+    let has_room = input.tokens as u64 * rows as u64 <= out.len() as u64;
+    if !has_room || rows == 0 || !(rows | to.addr()).is_multiple_of(BLOCK_ROWS) {
+        return false;
+    }
+    let blocks = [0, rows / BLOCK_ROWS];
+    // SAFETY: `out` has room for all rows of all tokens, which are whole blocks, and begins on a word.
+    unsafe { product::multiply(linear, blocks, input, &epilogue, to.cast(), rows * 2) }
 }

@@ -27,79 +27,51 @@ pub const fn scratch_len(tokens: usize, cols: usize) -> usize {
     tiles_len(tokens, cols).saturating_add(nibbles::scratch_len(cols))
 }
 
-/// Room for tokens that lie together, and for those that do not fill their last tile.
+/// Room for copies of tokens that do not fill their last tile, and for tokens that lie together.
 const fn tiles_len(tokens: usize, cols: usize) -> usize {
-    match tokens < TOKENS && cols.is_multiple_of(TILE_COLS) {
-        true => 0,
-        false => tokens.saturating_mul(cols.next_multiple_of(TILE_COLS)).saturating_mul(2),
-    }
+    let copies = !cols.is_multiple_of(TILE_COLS) as usize + (tokens == TOKENS) as usize;
+    tokens.saturating_mul(cols.next_multiple_of(TILE_COLS)).saturating_mul(2 * copies)
 }
 
 /// See [`Ready`].
 #[inline(always)]
 pub fn ready<'x>(x: &'x [i16], [tokens, cols]: [usize; 2], scratch: &'x mut [u8]) -> Ready<'x> {
-    if tokens == TOKENS {
-        return interleaved(x, cols, scratch);
-    }
-    let (padded, spare) = match cols.is_multiple_of(TILE_COLS) {
+    let (x, scratch) = match cols.is_multiple_of(TILE_COLS) {
         true => (x, scratch),
         false => pad(x, [tokens, cols], scratch),
     };
-    let (padded, _) = padded.as_chunks::<TILE_COLS>();
-    let tiles: &[[u32; TILE_WORDS]] = bytemuck::try_cast_slice(padded).unwrap_or_default();
     let count = cols.div_ceil(TILE_COLS);
+    if tokens == TOKENS {
+        return interleaved(x, count, scratch);
+    }
+    let (tiles, _) = x.as_chunks::<TILE_COLS>();
+    let tiles: &[[u32; TILE_WORDS]] = bytemuck::try_cast_slice(tiles).unwrap_or_default();
     let len = tokens as u64 * count as u64;
     let mut sums = [0; TOKENS];
     if tokens < TOKENS && len != 0 && len <= tiles.len() as u64 {
         // SAFETY: there are `count` tiles of `tokens` tokens, at least one, and as many sums.
         unsafe { sum(tiles.as_ptr(), count, tokens, sums.as_mut_ptr()) };
     }
-    Ready { tiles, sums, spare: Cell::from_mut(spare).as_slice_of_cells() }
+    Ready { tiles, sums, spare: Cell::from_mut(scratch).as_slice_of_cells() }
 }
 
-/// [`TOKENS`] tokens.
+/// [`TOKENS`] tokens of so many tiles.
 #[inline(never)]
-fn interleaved<'x>(x: &[i16], cols: usize, scratch: &'x mut [u8]) -> Ready<'x> {
-    let len = tiles_len(TOKENS, cols);
-    let (scratch, spare) = scratch.split_at_mut_checked(len).unwrap_or_default();
+fn interleaved<'x>(x: &[i16], tiles: usize, scratch: &'x mut [u8]) -> Ready<'x> {
+    let len = tiles.saturating_mul(TOKENS * TILE_WORDS * 4);
+    let (to, spare) = scratch.split_at_mut_checked(len).unwrap_or_default();
+    let to = bytemuck::try_cast_slice_mut::<_, [u32; TILE_WORDS]>(to).unwrap_or_default();
     let spare = Cell::from_mut(spare).as_slice_of_cells();
-    let to = bytemuck::try_cast_slice_mut::<_, [[i16; 2]; TOKENS]>(scratch).unwrap_or_default();
     let mut sums = [0; TOKENS];
-    if to.is_empty() || TOKENS as u64 * cols as u64 > x.len() as u64 {
+    if to.is_empty() || x.len() < len / 2 {
         return Ready { tiles: &[], sums, spare };
     }
-    let whole = cols / TILE_COLS;
-    if whole != 0 {
-        // SAFETY: `x` is four tokens of `cols` columns, in each of which are so many whole tiles; `to` has
-        // room for as many of each.
-        unsafe { interleave(x.as_ptr(), cols, whole, to.as_mut_ptr(), &mut sums) };
-    }
-    if whole.saturating_mul(TILE_COLS) != cols {
-        last_tile(x, cols, to, &mut sums);
-    }
-    let tiles = bytemuck::try_cast_slice(to.as_flattened().as_flattened()).unwrap_or_default();
-    Ready { tiles, sums, spare }
+    // SAFETY: `x` is four tokens of so many tiles, at least one, and `to` is as long.
+    unsafe { interleave(x.as_ptr(), tiles * TILE_COLS, tiles, to.as_mut_ptr(), &mut sums) };
+    Ready { tiles: to, sums, spare }
 }
 
-/// The columns behind the last whole tile, with zeros up to another.
-#[cold]
-#[inline(never)]
-fn last_tile(x: &[i16], cols: usize, to: &mut [[[i16; 2]; TOKENS]], sums: &mut [i32; TOKENS]) {
-    let first = cols & !(TILE_COLS - 1);
-    for (token, sum) in sums.iter_mut().enumerate() {
-        for column in first..cols.next_multiple_of(TILE_COLS) {
-            let at = token.wrapping_mul(cols).wrapping_add(column);
-            let x = x.get(at).filter(|_| column < cols).copied().unwrap_or(0);
-            let pair = to.get_mut(column / 2).and_then(|pair| pair.get_mut(token));
-            if let Some(to) = pair.and_then(|pair| pair.get_mut(column % 2)) {
-                *to = x;
-            }
-            *sum = sum.wrapping_add(x.into());
-        }
-    }
-}
-
-/// Copies tokens, with zeros up to whole tiles.
+/// Copies tokens, with zeros up to whole tiles; gives what is left of the scratch.
 #[cold]
 #[inline(never)]
 fn pad<'x>(
@@ -107,17 +79,17 @@ fn pad<'x>(
     [tokens, cols]: [usize; 2],
     scratch: &'x mut [u8],
 ) -> (&'x [i16], &'x mut [u8]) {
-    let len = tiles_len(tokens, cols);
-    let (to, spare) = scratch.split_at_mut_checked(len).unwrap_or_default();
-    let to = bytemuck::try_cast_slice_mut(to).unwrap_or_default();
     let len = cols.next_multiple_of(TILE_COLS);
-    for token in 0..tokens {
-        let x = x.get(token.wrapping_mul(cols)..).and_then(|x| x.get(..cols));
-        let mut x = x.unwrap_or_default().iter();
-        let to = to.get_mut(token.wrapping_mul(len)..).and_then(|to| to.get_mut(..len));
-        to.unwrap_or_default().fill_with(|| x.next().copied().unwrap_or(0));
+    let (to, rest) =
+        scratch.split_at_mut_checked(tokens.saturating_mul(len * 2)).unwrap_or_default();
+    let to = bytemuck::try_cast_slice_mut(to).unwrap_or_default();
+    let mut x = x.iter();
+    let mut column = 0;
+    for to in to.iter_mut() {
+        *to = if column < cols { x.next().copied().unwrap_or(0) } else { 0 };
+        column = if column + 1 < len { column + 1 } else { 0 };
     }
-    (to, spare)
+    (to, rest)
 }
 
 /// Puts the words of four tokens together and adds their columns, a tile of each a turn.
@@ -130,7 +102,7 @@ unsafe extern "C" fn interleave(
     x: *const i16,
     cols: usize,
     tiles: usize,
-    to: *mut [[i16; 2]; TOKENS],
+    to: *mut [u32; TILE_WORDS],
     sums: &mut [i32; TOKENS],
 ) {
     naked_asm!(

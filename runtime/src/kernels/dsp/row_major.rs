@@ -16,18 +16,46 @@ pub fn block(
     input: &Input<'_>,
     out: &mut [[i32; ROWS]; TOKENS],
 ) {
+    let cols = linear.cols;
+    let last = linear.rows.saturating_sub(1);
     for (token, out) in out.iter_mut().enumerate().take(input.tokens) {
         let x = input.token(token);
-        let x = x.get(..linear.cols).unwrap_or(x);
+        let x = x.get(..cols).unwrap_or(x);
         let (blocks, _) = out.as_chunks_mut::<4>();
         for (first, out) in (first_row..linear.rows).step_by(4).zip(blocks) {
-            let row = |row: usize| linear.from_row(row).get(..x.len()).unwrap_or_default();
-            // The rows past the last are the last again.
-            let rows = [0, 1, 2, 3].map(|i| row(first.wrapping_add(i).min(linear.rows - 1)));
-            for ((row, out), sum) in (first..).zip(out).zip(dot4(rows, x)) {
-                let (bias, multiplier) = linear.constants(row);
-                *out = rescale(bias.wrapping_add(sum), multiplier);
+            // Rows past the last are the last again.
+            let rows = [0, 1, 2, 3].map(|i| {
+                let start = first.wrapping_add(i).min(last).wrapping_mul(cols);
+                linear.data.get(start..start.wrapping_add(cols)).unwrap_or_default()
+            });
+            let bias = linear.bias.get(first..).unwrap_or_default();
+            let multipliers = linear.multipliers.get(first..).unwrap_or_default();
+            *out = dot4(rows, x);
+            for (out, (bias, multiplier)) in out.iter_mut().zip(bias.iter().zip(multipliers)) {
+                *out = rescale(bias.wrapping_add(*out), *multiplier);
             }
+        }
+    }
+}
+
+/// `block` of any packing, weight by weight.
+#[cold]
+#[inline(never)]
+pub fn any_block(
+    linear: &LinearInt<'_>,
+    first_row: usize,
+    input: &Input<'_>,
+    out: &mut [[i32; ROWS]; TOKENS],
+) {
+    for (token, out) in out.iter_mut().enumerate().take(input.tokens) {
+        let x = input.token(token);
+        for (row, out) in (first_row..linear.rows).zip(out) {
+            let mut sum = 0_i32;
+            for (w, &x) in linear.row(row).zip(x) {
+                sum = sum.wrapping_add(i32::from(w).wrapping_mul(x.into()));
+            }
+            let (bias, multiplier) = linear.constants(row);
+            *out = rescale(bias.wrapping_add(sum), multiplier);
         }
     }
 }
@@ -36,7 +64,7 @@ pub fn block(
 ///
 /// A word of weights holds columns 0 to 3; `SXTB16` widens columns 0 and 2, with a rotation 1 and 3,
 /// so `x` is regrouped once for the four rows. 27 instructions for 16 products.
-#[inline]
+#[inline(never)]
 pub fn dot4(rows: [&[i8]; 4], x: &[i16]) -> [i32; 4] {
     let [a, b, c, d] = rows;
     let cols = x.len().min(a.len()).min(b.len()).min(c.len()).min(d.len());
@@ -47,17 +75,12 @@ pub fn dot4(rows: [&[i8]; 4], x: &[i16]) -> [i32; 4] {
         // SAFETY: `whole` is a multiple of 4, not 0, and at most the length of `x` and of each row.
         unsafe { dot4_whole(&starts, x.as_ptr(), whole, &mut acc) };
     }
-    let tail = |row: &[i8]| {
-        let (row, x) = (row.get(whole..cols), x.get(whole..cols));
-        reference::dot(row.unwrap_or_default(), x.unwrap_or_default())
-    };
-    let [sum_a, sum_b, sum_c, sum_d] = acc;
-    [
-        sum_a.wrapping_add(tail(a)),
-        sum_b.wrapping_add(tail(b)),
-        sum_c.wrapping_add(tail(c)),
-        sum_d.wrapping_add(tail(d)),
-    ]
+    let x = x.get(whole..cols).unwrap_or_default();
+    for (sum, row) in acc.iter_mut().zip(rows) {
+        let row = row.get(whole..cols).unwrap_or_default();
+        *sum = sum.wrapping_add(reference::dot(row, x));
+    }
+    acc
 }
 
 /// Adds the dot products of the first `cols` columns to `acc`.
