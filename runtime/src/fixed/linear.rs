@@ -22,6 +22,9 @@ pub fn for_each_block(
     mut each: impl FnMut(usize, usize, &[i32]),
 ) {
     count_macs(rows.len(), input);
+    if kernels::try_blocks(linear, rows.clone(), input, &mut each) {
+        return;
+    }
     let mut block: Block = [[0; ROWS]; TOKENS];
     let end = rows.end.min(linear.rows);
     // So that no kernel multiplies rows of its block that nobody wants.

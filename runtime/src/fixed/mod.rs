@@ -307,14 +307,17 @@ impl Precision for FixedPoint {
     fn layer_norm_in_place(norm: &NormI32<'_>, range: Range, x: &mut [i16]) {
         let statistics = norm::Statistics::of(x, norm.eps);
         let constants = norm.gamma.iter().zip(norm.beta);
-        match statistics.is_plain() {
-            true => range.finish(x, constants, |x, (&gamma, &beta)| {
-                rescale(statistics.normalize_plain(x), gamma).saturating_add(beta)
-            }),
-            false => range.finish(x, constants, |x, (&gamma, &beta)| {
-                rescale(statistics.normalize(x), gamma).saturating_add(beta)
-            }),
-        }
+        kernels::wide(
+            #[inline(always)]
+            || match statistics.is_plain() {
+                true => range.finish(x, constants, |x, (&gamma, &beta)| {
+                    rescale(statistics.normalize_plain(x), gamma).saturating_add(beta)
+                }),
+                false => range.finish(x, constants, |x, (&gamma, &beta)| {
+                    rescale(statistics.normalize(x), gamma).saturating_add(beta)
+                }),
+            },
+        );
     }
 
     fn weights(scratch: AttentionScratch<'_, Self>) -> &[u16] {

@@ -3,9 +3,9 @@
 use model_format::numeric::rescale;
 
 /// Fractional bits of an exponent.
-const EXPONENT_BITS: u32 = 12;
+pub const EXPONENT_BITS: u32 = 12;
 /// A probability before the division, 1.0 being the top.
-const TOP: i32 = 32767;
+pub const TOP: i32 = 32767;
 
 /// `probabilities[i] = 2^(multiplier * (scores[i] - max))` in Q15; their sum.
 ///

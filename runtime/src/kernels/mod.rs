@@ -23,6 +23,8 @@
 //! | `try_context(values, probabilities, multiplier, bounds, context)` | the values' weighted sum; `false` where it cannot |
 //! | `exp2_all(scores, multiplier, probabilities)` | the powers of softmax, and their sum |
 //! | `moments(x)` | sum and sum of squares, for LayerNorm |
+//! | `try_blocks(linear, rows, input, each)` | a loop over `block`s; `false` where it cannot |
+//! | `wide(f)` | `f`, its loops compiled for the instructions that the processor has |
 //!
 //! Outputs are `rescale(bias + W x, multiplier)`. An ISA is fast with the packing it is made for and
 //! leaves the others to `reference::block`.
@@ -95,10 +97,14 @@ pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_a
 pub use reference::dot;
 #[cfg(not(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128)))]
 pub use reference::{DOTS, try_dots};
-#[cfg(not(kiloformer_dsp))]
+#[cfg(not(any(kiloformer_dsp, kiloformer_x86)))]
 pub use vectors::{exp2_all, moments, scores, try_context};
+#[cfg(not(kiloformer_x86))]
+pub use vectors::{try_blocks, wide};
 #[cfg(kiloformer_dsp)]
 pub use vectors_dsp::{exp2_all, moments, scores, try_context};
+#[cfg(kiloformer_x86)]
+pub use x86::{exp2_all, moments, scores, try_blocks, try_context, wide};
 
 /// Outputs of one block, by token.
 pub type Block = [[i32; ROWS]; TOKENS];

@@ -1,8 +1,11 @@
-//! The products of attention and the sums of LayerNorm, portable.
+//! The products of attention and the sums of LayerNorm, portable; and what is asked of few processors.
 
+use core::ops::Range;
+
+use model_format::layout::LinearInt;
 use model_format::numeric::rescale;
 
-use super::{DOTS, dot, dot4, try_dots};
+use super::{DOTS, Input, dot, dot4, try_dots};
 pub use crate::fixed::softmax::exp2_all;
 use crate::precision::Rows;
 
@@ -80,6 +83,7 @@ pub fn column(values: &Rows<'_, i8>, probabilities: &[i16], j: usize) -> i32 {
 }
 
 /// Sum and sum of squares of at most 16384 elements.
+#[inline(always)]
 pub fn moments(x: &[i16]) -> (i32, i64) {
     let (mut sum, mut squares) = (0_i32, 0_i64);
     for &x in x {
@@ -87,4 +91,21 @@ pub fn moments(x: &[i16]) -> (i32, i64) {
         squares += i64::from(i32::from(x) * i32::from(x));
     }
     (sum, squares)
+}
+
+/// Not in one go.
+#[inline(always)]
+pub fn try_blocks(
+    _: &LinearInt<'_>,
+    _: Range<usize>,
+    _: &Input<'_>,
+    _: &mut impl FnMut(usize, usize, &[i32]),
+) -> bool {
+    false
+}
+
+/// Runs `f`: there is nothing to choose from.
+#[inline(always)]
+pub fn wide<R>(f: impl FnOnce() -> R) -> R {
+    f()
 }

@@ -2,19 +2,20 @@
 
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
 use model_format::layout::{BLOCK_ROWS, Packing, TILE_COLS, TILE_LEN};
 
 use super::matrix::{Matrix, Unpacking};
-use super::{Epilogue, ROWS, TAIL, TOKENS};
+use super::{Epilogue, ROWS, TAIL, TOKENS, nibbles_avx2};
 use crate::kernels::Input;
 
 /// Tiles that are unpacked at a time: 16 KiB, which stay in the first cache.
 const PANEL_TILES: usize = 128;
 /// Sixteen rows.
-type Sums = [__m256i; 2];
+pub type Sums = [__m256i; 2];
 /// Columns 0 and 1, and columns 2 and 3, of sixteen rows.
-type PanelTile = [Sums; 2];
+pub type PanelTile = [Sums; 2];
 
 /// Outputs of the rows from `first` on, for every token; zeros past the last row.
 ///
@@ -34,6 +35,30 @@ pub unsafe fn block(
                 store(out.as_mut_ptr(), values);
             }
         });
+    }
+}
+
+/// `each(token, row, outputs)` for these rows, sixteen at a time.
+///
+/// # Safety
+/// As [`block`]; there must be as many rows.
+#[target_feature(enable = "avx2")]
+pub unsafe fn blocks(
+    matrix: &Matrix<'_>,
+    range: Range<usize>,
+    input: &Input<'_>,
+    each: &mut impl FnMut(usize, usize, &[i32]),
+) {
+    for first in range.clone().step_by(ROWS) {
+        let count = ROWS.min(range.end - first);
+        let mut put = |token: usize, values: Sums| {
+            let mut out = [0; ROWS];
+            // SAFETY: sixteen numbers.
+            unsafe { store(out.as_mut_ptr(), values) };
+            each(token, first, out.get(..count).unwrap_or_default());
+        };
+        // SAFETY: the caller's.
+        unsafe { rows(matrix, first, input, &mut put) };
     }
 }
 
@@ -158,7 +183,7 @@ unsafe fn rows(
 /// `rescale` of every lane: the even ones, then the odd ones, as products of 64 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn rescale(values: __m256i, multipliers: __m256i) -> __m256i {
+pub fn rescale(values: __m256i, multipliers: __m256i) -> __m256i {
     let half = _mm256_set1_epi64x(1 << 31);
     let odd_values = _mm256_srli_epi64::<32>(values);
     let odd_multipliers = _mm256_srli_epi64::<32>(multipliers);
@@ -223,7 +248,8 @@ unsafe fn one(matrix: &Matrix<'_>, first: usize, input: &Input<'_>) -> Sums {
                 load(sums.as_ptr().cast())
             }
             Packing::PairedRows => one_of_blocks::<true>(matrix, first, input),
-            Packing::QuadRows | Packing::Nibbles => one_of_blocks::<false>(matrix, first, input),
+            Packing::QuadRows => one_of_blocks::<false>(matrix, first, input),
+            Packing::Nibbles => nibbles_avx2::one(matrix, first, input),
         }
     }
 }
@@ -417,13 +443,12 @@ unsafe fn add_products<const N: usize>(
 /// Widens these tiles of the sixteen rows from `first` on.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn unpack(
-    matrix: &Matrix<'_>,
-    first: usize,
-    tiles: core::ops::Range<usize>,
-    panel: *mut PanelTile,
-) {
+unsafe fn unpack(matrix: &Matrix<'_>, first: usize, tiles: Range<usize>, panel: *mut PanelTile) {
     let packing = matrix.packing();
+    if packing == Packing::Nibbles {
+        // SAFETY: the caller's; a panel has room for whole groups.
+        return unsafe { nibbles_avx2::unpack(matrix, first, tiles, panel) };
+    }
     let Unpacking { flip, upper: [low, high] } = Unpacking::of(packing);
     // SAFETY: sixteen bytes each.
     let [flip, low, high] = [flip, low, high].map(|bytes| unsafe {
@@ -456,7 +481,7 @@ unsafe fn unpack(
 unsafe fn row_major_tiles(
     matrix: &Matrix<'_>,
     first: usize,
-    tiles: core::ops::Range<usize>,
+    tiles: Range<usize>,
     mut put: impl FnMut(usize, Sums),
 ) {
     let starts = matrix.row_starts(first);

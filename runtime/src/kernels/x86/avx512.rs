@@ -2,23 +2,24 @@
 
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
 use model_format::layout::{Packing, TILE_COLS, TILE_LEN};
 
 use super::matrix::{Matrix, Unpacking};
-use super::{Epilogue, ROWS, TAIL, TOKENS};
+use super::{Epilogue, ROWS, TAIL, TOKENS, nibbles_avx512};
 use crate::kernels::Input;
 
 /// Tiles that are unpacked at a time: 16 KiB, which stay in the first cache.
 const PANEL_TILES: usize = 128;
 /// Columns 0 and 1, and columns 2 and 3, of sixteen rows.
-type PanelTile = [__m512i; 2];
+pub type PanelTile = [__m512i; 2];
 
 /// Outputs of the rows from `first` on, for every token; zeros past the last row.
 ///
 /// # Safety
 /// The processor must have the instructions, and `input` must be ready for them.
-#[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 pub unsafe fn block(
     matrix: &Matrix<'_>,
     first: usize,
@@ -35,11 +36,35 @@ pub unsafe fn block(
     }
 }
 
+/// `each(token, row, outputs)` for these rows, sixteen at a time.
+///
+/// # Safety
+/// As [`block`]; there must be as many rows.
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+pub unsafe fn blocks(
+    matrix: &Matrix<'_>,
+    range: Range<usize>,
+    input: &Input<'_>,
+    each: &mut impl FnMut(usize, usize, &[i32]),
+) {
+    for first in range.clone().step_by(ROWS) {
+        let count = ROWS.min(range.end - first);
+        let mut put = |token: usize, first: usize, values: __m512i| {
+            let mut out = [0; ROWS];
+            // SAFETY: sixteen numbers.
+            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), values) };
+            each(token, first, out.get(..count).unwrap_or_default());
+        };
+        // SAFETY: the caller's.
+        unsafe { rows(matrix, first, input, &mut put) };
+    }
+}
+
 /// Outputs of all rows for every token, through `epilogue`, `[tokens, rows]`.
 ///
 /// # Safety
 /// As [`block`]; `out` must have room for all.
-#[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 pub unsafe fn project(
     matrix: &Matrix<'_>,
     input: &Input<'_>,
@@ -70,7 +95,7 @@ pub unsafe fn project(
 
 /// `each(token, first, outputs)` of the sixteen rows from `first` on.
 #[inline]
-#[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn rows(
     matrix: &Matrix<'_>,
     first: usize,
@@ -97,7 +122,7 @@ unsafe fn rows(
 /// `rescale` of every lane: the even ones, then the odd ones, as products of 64 bits.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn rescale(values: __m512i, multipliers: __m512i) -> __m512i {
+pub fn rescale(values: __m512i, multipliers: __m512i) -> __m512i {
     let half = _mm512_set1_epi64(1 << 31);
     let odd_values = _mm512_srli_epi64::<32>(values);
     let odd_multipliers = _mm512_srli_epi64::<32>(multipliers);
@@ -137,7 +162,8 @@ unsafe fn one(matrix: &Matrix<'_>, first: usize, input: &Input<'_>) -> __m512i {
         match matrix.packing() {
             Packing::RowMajor => dots(matrix.row_starts(first), input.x.as_ptr(), matrix.cols()),
             Packing::PairedRows => one_of_blocks::<true>(matrix, first, input),
-            Packing::QuadRows | Packing::Nibbles => one_of_blocks::<false>(matrix, first, input),
+            Packing::QuadRows => one_of_blocks::<false>(matrix, first, input),
+            Packing::Nibbles => nibbles_avx512::one(matrix, first, input),
         }
     }
 }
@@ -242,7 +268,7 @@ fn sum_rows(rows: &[__m512i; ROWS]) -> __m512i {
 /// The sum of the four quarters of every register, one after the other.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn sum_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
+pub fn sum_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let halves = |a, b| {
         let (low, high) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xEE>(a, b));
         _mm512_add_epi32(low, high)
@@ -254,7 +280,7 @@ fn sum_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
 
 /// A mask of the first `count` lanes, at most 16.
 #[inline(always)]
-fn first_lanes(count: usize) -> __mmask16 {
+pub fn first_lanes(count: usize) -> __mmask16 {
     ((1_u32 << count) - 1) as __mmask16
 }
 
@@ -263,7 +289,7 @@ fn first_lanes(count: usize) -> __mmask16 {
 /// # Safety
 /// `sums` must have room for every token.
 #[inline]
-#[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn several(matrix: &Matrix<'_>, first: usize, input: &Input<'_>, sums: *mut __m512i) {
     let (tiles, whole) = (matrix.tiles(), matrix.cols() / TILE_COLS);
     let mut panel = MaybeUninit::<[PanelTile; PANEL_TILES]>::uninit();
@@ -348,14 +374,13 @@ unsafe fn add_products<const N: usize>(
 
 /// Widens these tiles of the sixteen rows from `first` on.
 #[inline]
-#[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl")]
-unsafe fn unpack(
-    matrix: &Matrix<'_>,
-    first: usize,
-    tiles: core::ops::Range<usize>,
-    panel: *mut PanelTile,
-) {
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl")]
+unsafe fn unpack(matrix: &Matrix<'_>, first: usize, tiles: Range<usize>, panel: *mut PanelTile) {
     let packing = matrix.packing();
+    if packing == Packing::Nibbles {
+        // SAFETY: the caller's; a panel has room for whole groups.
+        return unsafe { nibbles_avx512::unpack(matrix, first, tiles, panel) };
+    }
     let Unpacking { flip, upper: [low, high] } = Unpacking::of(packing);
     // SAFETY: sixteen bytes each.
     let [flip, low, high] = [flip, low, high]
@@ -383,11 +408,11 @@ unsafe fn unpack(
 
 /// Tiles of four bytes of sixteen rows, four at a time.
 #[inline]
-#[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl")]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl")]
 unsafe fn row_major_tiles(
     matrix: &Matrix<'_>,
     first: usize,
-    tiles: core::ops::Range<usize>,
+    tiles: Range<usize>,
     mut put: impl FnMut(usize, __m512i),
 ) {
     let starts = matrix.row_starts(first);

@@ -1,9 +1,16 @@
 //! What the kernels of x86-64 read and write, its lengths checked.
 
-use model_format::layout::{BLOCK_ROWS, LinearInt, Packing, TILE_LEN};
+use model_format::layout::{BLOCK_ROWS, GROUP_COLS, LinearInt, Packing, TILE_COLS, TILE_LEN};
 
 use super::ROWS;
 use crate::kernels::Input;
+
+/// Bytes of the biases and multipliers of a block.
+const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
+/// Bytes of a group of weights of 4 bits.
+pub const GROUP_LEN: usize = BLOCK_ROWS * GROUP_COLS / 2;
+/// Tiles that a group is unpacked into.
+pub const GROUP_TILES: usize = GROUP_COLS / TILE_COLS;
 
 /// A matrix whose parts are as long as its sizes say, with an input of as many columns.
 #[derive(Clone, Copy)]
@@ -27,8 +34,7 @@ impl<'m> Matrix<'m> {
         let has_input = input.cols == cols
             && cols > 0
             && rows > 0
-            && input.tokens.checked_mul(cols).is_some_and(|len| len <= input.x.len())
-            && packing != Packing::Nibbles;
+            && input.tokens.checked_mul(cols).is_some_and(|len| len <= input.x.len());
         (is_whole && has_input).then_some(Self { linear, block_len })
     }
 
@@ -49,9 +55,19 @@ impl<'m> Matrix<'m> {
         self.linear.cols.div_ceil(BLOCK_ROWS)
     }
 
-    /// Bytes of a block's weights, without its constants.
+    /// Groups of columns of weights of 4 bits.
+    pub fn groups(&self) -> usize {
+        self.linear.cols.div_ceil(GROUP_COLS)
+    }
+
+    /// Bytes of a block.
+    pub fn block_len(&self) -> usize {
+        self.block_len
+    }
+
+    /// Bytes of a block before its constants.
     pub fn weights_len(&self) -> usize {
-        self.tiles() * TILE_LEN
+        self.block_len - CONSTANTS_LEN
     }
 
     /// How many of the [`ROWS`] rows from `first` on there are; at least one of `first < rows`.

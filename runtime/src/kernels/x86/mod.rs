@@ -9,8 +9,13 @@ mod avx512;
 mod choice;
 mod float;
 mod matrix;
+mod nibbles_avx2;
+mod nibbles_avx512;
 #[cfg(test)]
 mod tests;
+mod vectors;
+mod vectors_avx2;
+mod vectors_avx512;
 
 use core::ops::Range;
 
@@ -21,6 +26,7 @@ pub use choice::Isa;
 #[cfg(feature = "std")]
 pub use choice::force;
 use matrix::Matrix;
+pub use vectors::{exp2_all, moments, scores, try_context, wide};
 
 /// Most tokens of an input.
 pub const TOKENS: usize = 32;
@@ -71,11 +77,15 @@ fn ready_for<'x>(
         return Ready { isa, sum: 0, x: &[] };
     }
     match tokens {
-        1 => replicate(isa, x.get(..cols).unwrap_or(x), memory),
+        1 => vectors::wide(
+            #[inline(always)]
+            || replicate(isa, x.get(..cols).unwrap_or(x), memory),
+        ),
         _ => Ready { isa, sum: 0, x: tails(x, [tokens, cols], memory) },
     }
 }
 
+#[inline(always)]
 fn replicate<'x>(isa: Isa, x: &[i16], memory: &'x mut [i16]) -> Ready<'x> {
     let len = x.len().next_multiple_of(REPLICATED_COLS).saturating_mul(2);
     let memory = memory.get_mut(..len).unwrap_or_default();
@@ -133,6 +143,27 @@ pub fn block(
         },
         _ => reference::block(linear, first_row, input, out),
     }
+}
+
+/// `each(token, row, outputs)` for these rows, several at a time; within a token ascending. `false`, and
+/// nothing done, without vectors.
+pub fn try_blocks(
+    linear: &LinearInt<'_>,
+    rows: Range<usize>,
+    input: &Input<'_>,
+    each: &mut impl FnMut(usize, usize, &[i32]),
+) -> bool {
+    let Some((isa, matrix)) = checked(linear, input) else {
+        return false;
+    };
+    let rows = rows.start..rows.end.min(linear.rows);
+    match isa {
+        // SAFETY: an input is made for instructions only where they are here.
+        Isa::Avx512Vnni => unsafe { avx512::blocks(&matrix, rows, input, each) },
+        // SAFETY: as above.
+        _ => unsafe { avx2::blocks(&matrix, rows, input, each) },
+    }
+    true
 }
 
 /// All rows for every token, saturated, `[tokens, rows]`; `false`, and nothing written, where `out` is

@@ -5,7 +5,8 @@ use model_format::AlignedBytes;
 use model_format::layout::{Layout, LinearF16, Packing};
 
 use super::*;
-use crate::kernels::{Block, suite};
+use crate::kernels::{Block, suite, vectors as portable};
+use crate::precision::Rows;
 
 /// Forcing is for all threads, so that one test does it all.
 #[test]
@@ -15,8 +16,37 @@ fn kernels_of_every_set_of_instructions_equal_sums_in_64_bits() {
         assert_eq!(choice::chosen(), isa);
         let comparisons = suite::run().unwrap_or_else(|error| panic!("{isa:?}: {error:?}"));
         assert!(comparisons > 100_000);
+        attention_agrees(isa);
     }
     assert!(Isa::ALL.into_iter().rev().any(force));
+}
+
+/// More rows and columns than the suite tries: more than one register of either.
+fn attention_agrees(isa: Isa) {
+    const STRIDE: usize = 140;
+    let (rows, x) = mixture(9 * STRIDE, 1);
+    for (len, cols) in (1..70).flat_map(|len| [1, 15, 16, 17, 32, 33, 64, 131].map(|c| (len, c))) {
+        let end = (len - 1) * STRIDE + cols;
+        let cache = Rows { data: &rows[..end], stride: STRIDE, rows: len, cols };
+        let (mut ours, mut truth) = (std::vec![0; len], std::vec![0; len]);
+        scores(cache, &x[..cols], &mut ours);
+        portable::scores(cache, &x[..cols], &mut truth);
+        assert_eq!(ours, truth, "{isa:?}: {len} scores of {cols} columns");
+
+        let (mut powers, mut expected) = (std::vec![0; len], std::vec![0; len]);
+        let sum = exp2_all(&ours, 1 << 22, &mut powers);
+        assert_eq!(sum, portable::exp2_all(&ours, 1 << 22, &mut expected), "{isa:?}: {len} powers");
+        assert_eq!(powers, expected, "{isa:?}: {len} powers");
+
+        let (mut ours, mut truth) = (std::vec![0; cols], std::vec![0; cols]);
+        let (bounds, multiplier) = ([-9000, 9000], 3 << 19);
+        if try_context(cache, &powers, multiplier, bounds, &mut ours) {
+            let clamp = |value: i32| value.clamp(-9000, 9000) as i16;
+            portable::context(cache, &powers, multiplier, clamp, &mut truth);
+            assert_eq!(ours, truth, "{isa:?}: context of {len} rows, {cols} columns");
+        }
+        assert_eq!(moments(&x[..cols]), portable::moments(&x[..cols]));
+    }
 }
 
 /// Weights and inputs of `cols` columns, all of them a fixed mixture.

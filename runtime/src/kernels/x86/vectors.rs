@@ -1,0 +1,82 @@
+//! The products of attention, softmax's powers and the sums of LayerNorm.
+
+use super::choice::{self, Isa};
+use super::{vectors_avx2, vectors_avx512};
+use crate::kernels::vectors;
+use crate::precision::Rows;
+
+/// The rows that lie in `data` as a whole; none where one does not.
+fn whole(rows: Rows<'_, i8>, count: usize, cols: usize) -> Option<Rows<'_, i8>> {
+    let reach = count.checked_sub(1)?.checked_mul(rows.stride)?.checked_add(cols)?;
+    let is_whole = reach <= rows.data.len() && cols > 0;
+    is_whole.then_some(Rows { rows: count, cols, ..rows })
+}
+
+/// See [`vectors::scores`].
+pub fn scores(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32]) {
+    match (choice::chosen(), whole(keys, scores.len(), keys.cols.min(query.len()))) {
+        // SAFETY: what is chosen is here; every key and the query have `cols` numbers.
+        (Isa::Avx512Vnni, Some(keys)) => unsafe { vectors_avx512::scores(keys, query, scores) },
+        // SAFETY: as above.
+        (Isa::Avx2, Some(keys)) => unsafe { vectors_avx2::scores(keys, query, scores) },
+        _ => vectors::scores(keys, query, scores),
+    }
+}
+
+/// See [`vectors::context`].
+pub fn try_context(
+    values: Rows<'_, i8>,
+    probabilities: &[i16],
+    multiplier: i32,
+    bounds: [i32; 2],
+    context: &mut [i16],
+) -> bool {
+    let Some(values) = whole(values, probabilities.len(), context.len()) else {
+        return false;
+    };
+    let end = (multiplier, bounds);
+    match choice::chosen() {
+        Isa::Baseline => return false,
+        // SAFETY: what is chosen is here; every row has as many columns as `context`.
+        Isa::Avx512Vnni => unsafe { vectors_avx512::context(values, probabilities, end, context) },
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { vectors_avx2::context(values, probabilities, end, context) },
+    }
+    true
+}
+
+/// See [`vectors::exp2_all`].
+pub fn exp2_all(scores: &[i32], multiplier: i32, probabilities: &mut [i16]) -> u32 {
+    let len = scores.len().min(probabilities.len());
+    match (choice::chosen(), probabilities.get_mut(..len)) {
+        (Isa::Avx512Vnni, Some(probabilities)) if len == scores.len() => {
+            // SAFETY: what is chosen is here; both have the same length.
+            unsafe { vectors_avx512::exp2_all(scores, multiplier, probabilities) }
+        }
+        (Isa::Avx2, Some(probabilities)) if len == scores.len() => {
+            // SAFETY: as above.
+            unsafe { vectors_avx2::exp2_all(scores, multiplier, probabilities) }
+        }
+        _ => vectors::exp2_all(scores, multiplier, probabilities),
+    }
+}
+
+/// See [`vectors::moments`].
+pub fn moments(x: &[i16]) -> (i32, i64) {
+    wide(
+        #[inline(always)]
+        || vectors::moments(x),
+    )
+}
+
+/// Runs `f`, whose loops are compiled for the instructions that are here.
+#[inline(always)]
+pub fn wide<R>(f: impl FnOnce() -> R) -> R {
+    match choice::chosen() {
+        Isa::Baseline => f(),
+        // SAFETY: what is chosen is here.
+        Isa::Avx2 => unsafe { vectors_avx2::run(f) },
+        // SAFETY: as above.
+        Isa::Avx512Vnni => unsafe { vectors_avx512::run(f) },
+    }
+}
