@@ -4,7 +4,7 @@ use core::arch::naked_asm;
 
 use super::quad::Task;
 pub use super::quad::{
-    ROWS, Ready, TOKENS, block, ready, scratch_len, try_project, try_project_add,
+    ROWS, Ready, TOKENS, block, ready, scratch_len, try_context, try_project, try_project_add,
 };
 
 /// Two columns of four rows: 24 instructions for 8 products.
@@ -351,6 +351,69 @@ unsafe extern "C" fn dot4_whole(
         "mov r2, r10",
         "mov r3, r11",
         "mov r4, r12",
+        "stmia r4!, {{r0, r1, r2, r3}}",
+        "pop {{r4, r5, r6, r7}}",
+        "mov r8, r4",
+        "mov r9, r5",
+        "mov r10, r6",
+        "mov r11, r7",
+        "pop {{r4, r5, r6, r7, pc}}",
+    )
+}
+
+/// `sums[j] = sum(values[stride t + j] p[t])` for four columns, a row a turn.
+///
+/// # Safety
+/// `p` must be from and to one or more elements, and every row have four columns.
+#[unsafe(naked)]
+pub unsafe extern "C" fn columns(
+    values: *const i8,
+    stride: usize,
+    p: &[*const i16; 2],
+    sums: &mut [i32; 4],
+) {
+    naked_asm!(
+        "push {{r4, r5, r6, r7, lr}}",
+        "mov r4, r8",
+        "mov r5, r9",
+        "mov r6, r10",
+        "mov r7, r11",
+        "push {{r3, r4, r5, r6, r7}}",
+        "mov r8, r1",
+        "ldmia r2!, {{r6, r7}}",
+        "mov r12, r7",
+        "mov r7, r6",
+        "movs r1, #0",
+        "movs r2, #1",
+        "movs r3, #2",
+        "movs r4, #3",
+        "mov r9, r1",
+        "mov r10, r1",
+        "mov r11, r1",
+        "mov lr, r1",
+        "2:",
+        "ldrsh r5, [r7, r1]",
+        "ldrsb r6, [r0, r1]",
+        "muls r6, r5, r6",
+        "add r9, r6",
+        "ldrsb r6, [r0, r2]",
+        "muls r6, r5, r6",
+        "add r10, r6",
+        "ldrsb r6, [r0, r3]",
+        "muls r6, r5, r6",
+        "add r11, r6",
+        "ldrsb r6, [r0, r4]",
+        "muls r6, r5, r6",
+        "add lr, r6",
+        "add r0, r8",
+        "adds r7, #2",
+        "cmp r7, r12",
+        "bne 2b",
+        "mov r0, r9",
+        "mov r1, r10",
+        "mov r2, r11",
+        "mov r3, lr",
+        "pop {{r4}}",
         "stmia r4!, {{r0, r1, r2, r3}}",
         "pop {{r4, r5, r6, r7}}",
         "mov r8, r4",

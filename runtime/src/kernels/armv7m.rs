@@ -4,7 +4,7 @@ use core::arch::naked_asm;
 
 use super::quad::Task;
 pub use super::quad::{
-    ROWS, Ready, TOKENS, block, ready, scratch_len, try_project, try_project_add,
+    ROWS, Ready, TOKENS, block, ready, scratch_len, try_context, try_project, try_project_add,
 };
 
 /// One column of four rows: weights in `$w`, which it destroys, and `x` in `$x`.
@@ -311,5 +311,42 @@ unsafe extern "C" fn dot4_whole(
         "pop {{r3}}",
         "stm r3, {{r7, r8, r9, r10}}",
         "pop {{r4-r11, pc}}",
+    )
+}
+
+/// `sums[j] = sum(values[stride t + j] p[t])` for four columns, a row a turn.
+///
+/// # Safety
+/// `p` must be from and to one or more elements, and every row have four columns.
+#[unsafe(naked)]
+pub unsafe extern "C" fn columns(
+    values: *const i8,
+    stride: usize,
+    p: &[*const i16; 2],
+    sums: &mut [i32; 4],
+) {
+    naked_asm!(
+        "push {{r3-r9, lr}}",
+        "ldm r2, {{r2, r3}}",
+        "mov r4, #0",
+        "mov r5, #0",
+        "mov r6, #0",
+        "mov r7, #0",
+        "2:",
+        "ldrsh r12, [r2], #2",
+        "ldrsb r8, [r0]",
+        "ldrsb r9, [r0, #1]",
+        "mla r4, r8, r12, r4",
+        "ldrsb r8, [r0, #2]",
+        "mla r5, r9, r12, r5",
+        "ldrsb r9, [r0, #3]",
+        "mla r6, r8, r12, r6",
+        "mla r7, r9, r12, r7",
+        "add r0, r0, r1",
+        "cmp r2, r3",
+        "bne 2b",
+        "pop {{r3}}",
+        "stm r3, {{r4, r5, r6, r7}}",
+        "pop {{r4-r9, pc}}",
     )
 }

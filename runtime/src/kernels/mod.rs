@@ -91,14 +91,18 @@ use wasm as isa;
 #[cfg(kiloformer_x86)]
 use x86 as isa;
 
+#[cfg(kiloformer_quad)]
+pub use isa::try_context;
 #[cfg(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128))]
 pub use isa::{DOTS, try_dots};
 pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_add};
 pub use reference::dot;
 #[cfg(not(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128)))]
 pub use reference::{DOTS, try_dots};
+#[cfg(not(any(kiloformer_dsp, kiloformer_quad, kiloformer_x86)))]
+pub use vectors::try_context;
 #[cfg(not(any(kiloformer_dsp, kiloformer_x86)))]
-pub use vectors::{exp2_all, moments, scores, try_context};
+pub use vectors::{exp2_all, moments, scores};
 #[cfg(not(kiloformer_x86))]
 pub use vectors::{try_blocks, wide};
 #[cfg(kiloformer_dsp)]

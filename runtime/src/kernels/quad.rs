@@ -11,6 +11,7 @@ use model_format::numeric::rescale;
 use super::isa::{self, dot4};
 pub use super::reference::TOKENS;
 use super::{Input, reference};
+use crate::precision::Rows;
 
 /// Rows of a block of [`block`]: a call does not weigh much then.
 pub const ROWS: usize = 16;
@@ -177,6 +178,34 @@ fn row_major(linear: &LinearInt<'_>, first_row: usize, x: &[i16], out: &mut [i32
         let (bias, multiplier) = linear.constants(row);
         *out = rescale(bias.wrapping_add(*out), multiplier);
     }
+}
+
+/// See [`vectors::context`](super::vectors::context). Four columns at a time; `false` where there are
+/// others.
+#[inline(never)]
+pub fn try_context(
+    values: Rows<'_, i8>,
+    probabilities: &[i16],
+    multiplier: i32,
+    [low, high]: [i32; 2],
+    context: &mut [i16],
+) -> bool {
+    let (rows, cols) = (probabilities.len(), context.len());
+    let reach = rows.saturating_sub(1).saturating_mul(values.stride).saturating_add(cols);
+    let (blocks, []) = context.as_chunks_mut::<4>() else { return false };
+    if rows == 0 || reach > values.data.len() {
+        return false;
+    }
+    let ends = probabilities.as_ptr_range();
+    for (first, block) in (0..).step_by(4).zip(blocks) {
+        let mut sums = [0; 4];
+        let values_from = values.data.as_ptr().wrapping_add(first);
+        // SAFETY: `reach` bytes are readable, up to the end of the last row's `cols` columns, of which
+        // `first` and the next three are some; there are `rows` probabilities, not 0.
+        unsafe { isa::columns(values_from, values.stride, &[ends.start, ends.end], &mut sums) };
+        *block = sums.map(|sum| rescale(sum, multiplier).max(low).min(high) as i16);
+    }
+    true
 }
 
 /// The whole product, saturated to `bounds`; `false`, and nothing done, where it cannot.

@@ -4,7 +4,7 @@ use core::arch::naked_asm;
 
 use super::quad::Task;
 pub use super::quad::{
-    ROWS, Ready, TOKENS, block, ready, scratch_len, try_project, try_project_add,
+    ROWS, Ready, TOKENS, block, ready, scratch_len, try_context, try_project, try_project_add,
 };
 
 /// Widens `x` up to `end` into `wide`; the sum.
@@ -484,6 +484,52 @@ unsafe extern "C" fn dot4_whole(
         "sw t4, 4(a3)",
         "sw t5, 8(a3)",
         "sw t6, 12(a3)",
+        "ret",
+        ".option pop",
+    )
+}
+
+/// `sums[j] = sum(values[stride t + j] p[t])` for four columns, a row a turn.
+///
+/// # Safety
+/// `p` must be from and to one or more elements, and every row have four columns.
+#[unsafe(naked)]
+pub unsafe extern "C" fn columns(
+    values: *const i8,
+    stride: usize,
+    p: &[*const i16; 2],
+    sums: &mut [i32; 4],
+) {
+    naked_asm!(
+        ".option push",
+        ".option arch, +m, +c",
+        "lw a4, 0(a2)",
+        "lw a5, 4(a2)",
+        "li t0, 0",
+        "li t1, 0",
+        "li t2, 0",
+        "li t3, 0",
+        "2:",
+        "lh a2, 0(a4)",
+        "lb a6, 0(a0)",
+        "lb a7, 1(a0)",
+        "mul a6, a6, a2",
+        "add t0, t0, a6",
+        "lb a6, 2(a0)",
+        "mul a7, a7, a2",
+        "add t1, t1, a7",
+        "lb a7, 3(a0)",
+        "mul a6, a6, a2",
+        "add t2, t2, a6",
+        "mul a7, a7, a2",
+        "add t3, t3, a7",
+        "add a0, a0, a1",
+        "addi a4, a4, 2",
+        "bne a4, a5, 2b",
+        "sw t0, 0(a3)",
+        "sw t1, 4(a3)",
+        "sw t2, 8(a3)",
+        "sw t3, 12(a3)",
         "ret",
         ".option pop",
     )
