@@ -7,6 +7,42 @@ pub use super::quad::{
     ROWS, Ready, TOKENS, block, ready, scratch_len, try_context, try_project, try_project_add,
 };
 
+/// Widens four elements at `a0` and stores them at `a2`; adds them to `a7`.
+macro_rules! widen_four {
+    ($first:literal) => {
+        concat!(
+            "lh a3, 2 * ",
+            $first,
+            "(a0)\n",
+            "lh a4, 2 * ",
+            $first,
+            " + 2(a0)\n",
+            "lh a5, 2 * ",
+            $first,
+            " + 4(a0)\n",
+            "lh a6, 2 * ",
+            $first,
+            " + 6(a0)\n",
+            "sw a3, 4 * ",
+            $first,
+            "(a2)\n",
+            "sw a4, 4 * ",
+            $first,
+            " + 4(a2)\n",
+            "sw a5, 4 * ",
+            $first,
+            " + 8(a2)\n",
+            "sw a6, 4 * ",
+            $first,
+            " + 12(a2)\n",
+            "add a3, a3, a4\n",
+            "add a5, a5, a6\n",
+            "add a7, a7, a3\n",
+            "add a7, a7, a5\n",
+        )
+    };
+}
+
 /// Widens `x` up to `end` into `wide`; the sum.
 ///
 /// # Safety
@@ -15,21 +51,18 @@ pub use super::quad::{
 pub unsafe extern "C" fn widen(x: *const i16, end: *const i16, wide: *mut i32) -> i32 {
     naked_asm!(
         "li a7, 0",
+        "sub a3, a1, a0",
+        "andi a3, a3, 8",
+        "beqz a3, 2f",
+        "addi a0, a0, -8",
+        "addi a2, a2, -16",
+        "j 3f",
         "2:",
-        "lh a3, 0(a0)",
-        "lh a4, 2(a0)",
-        "lh a5, 4(a0)",
-        "lh a6, 6(a0)",
-        "sw a3, 0(a2)",
-        "sw a4, 4(a2)",
-        "sw a5, 8(a2)",
-        "sw a6, 12(a2)",
-        "add a3, a3, a4",
-        "add a5, a5, a6",
-        "add a7, a7, a3",
-        "add a7, a7, a5",
-        "addi a0, a0, 8",
-        "addi a2, a2, 16",
+        widen_four!("0"),
+        "3:",
+        widen_four!("4"),
+        "addi a0, a0, 16",
+        "addi a2, a2, 32",
         "bne a0, a1, 2b",
         "mv a0, a7",
         "ret",
