@@ -22,8 +22,12 @@ fn main() {
     }
     println!("cargo::rustc-check-cfg=cfg(kiloformer_quad)");
     println!("cargo::rustc-check-cfg=cfg(kiloformer_vfp)");
-    // A Cortex-M whose FPU is used has one that converts halves.
+    println!("cargo::rustc-check-cfg=cfg(kiloformer_v8m)");
     let target = env::var("TARGET").unwrap_or_default();
+    if target.starts_with("thumbv8m") {
+        println!("cargo::rustc-cfg=kiloformer_v8m");
+    }
+    // A Cortex-M whose FPU is used has one that converts halves.
     if target.starts_with("thumb") && target.ends_with("eabihf") {
         println!("cargo::rustc-cfg=kiloformer_vfp");
     }

@@ -29,6 +29,21 @@
 //! Outputs are `rescale(bias + W x, multiplier)`. An ISA is fast with the packing it is made for and
 //! leaves the others to `reference::block`.
 
+/// First line of a naked function with DSP instructions: the assembler of a linker that optimises does not
+/// know which extensions of Armv8-M the target has.
+#[cfg(all(kiloformer_dsp, kiloformer_v8m))]
+macro_rules! dsp_cpu {
+    () => {
+        ".cpu cortex-m33"
+    };
+}
+#[cfg(all(kiloformer_dsp, not(kiloformer_v8m)))]
+macro_rules! dsp_cpu {
+    () => {
+        ""
+    };
+}
+
 #[cfg(kiloformer_armv6m)]
 #[allow(unsafe_code, reason = "multiplications and registers as the compiler would not use them")]
 mod armv6m;

@@ -127,6 +127,7 @@ struct Columns {
 #[unsafe(naked)]
 unsafe extern "C" fn add_strip8(place: &Place, x: &[i16; 8], scores: *mut i32) {
     naked_asm!(
+        dsp_cpu!(),
         "push {{r4-r11, lr}}",
         "ldm r0, {{r3, r4, r5}}",
         "ldr r6, [r1]",
@@ -164,6 +165,7 @@ unsafe extern "C" fn add_strip8(place: &Place, x: &[i16; 8], scores: *mut i32) {
 #[unsafe(naked)]
 unsafe extern "C" fn add_strip4(place: &Place, x: &[i16; 4], scores: *mut i32) {
     naked_asm!(
+        dsp_cpu!(),
         "push {{r4-r9, lr}}",
         "ldm r0, {{r3, r4, r5}}",
         "ldr r6, [r1]",
@@ -194,6 +196,7 @@ unsafe extern "C" fn add_strip4(place: &Place, x: &[i16; 4], scores: *mut i32) {
 #[unsafe(naked)]
 unsafe extern "C" fn weigh_rows(place: &Place, weights: *const i16, end: &Columns, out: *mut i16) {
     naked_asm!(
+        dsp_cpu!(),
         "push {{r4-r11, lr}}",
         "sub sp, #16",
         "ldm r2, {{r4, r12}}",
@@ -270,6 +273,7 @@ unsafe extern "C" fn weigh_rows(place: &Place, weights: *const i16, end: &Column
 #[unsafe(naked)]
 unsafe extern "C" fn add_moments(x: *const i16, turns: usize, sums: &mut [i32; 3]) {
     naked_asm!(
+        dsp_cpu!(),
         "push {{r4-r7, lr}}",
         "ldm r2, {{r3, r4, r5}}",
         "mov r7, #0x00010001",
@@ -307,6 +311,7 @@ unsafe extern "C" fn exponentials(
     out: *mut i16,
 ) -> u32 {
     naked_asm!(
+        dsp_cpu!(),
         "push {{r4-r11, lr}}",
         "add r1, r0, r1, lsl #2",
         "mov r6, r0",

@@ -35,6 +35,7 @@ pub struct Call {
 #[unsafe(naked)]
 pub unsafe extern "C" fn multiply(weights: *const i8, x: *const u32, size: usize, call: &Call) {
     naked_asm!(
+        dsp_cpu!(),
         "push {{r4-r11, lr}}",
         "ldm r3, {{r4-r9}}",
         "adr.w r3, 6f",

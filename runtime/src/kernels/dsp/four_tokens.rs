@@ -58,6 +58,7 @@ pub unsafe fn multiply(weights: *const i8, x: *const [u32; 2], tiles: usize, mut
 #[unsafe(naked)]
 unsafe extern "C" fn two_rows(weights: *const i8, x: *const [u32; 2], tiles: usize, call: &Call) {
     naked_asm!(
+        dsp_cpu!(),
         "push {{r4-r11, lr}}",
         "ldm r3!, {{r4-r9}}",
         "adr.w r10, 6f",

@@ -106,6 +106,7 @@ unsafe extern "C" fn interleave(
     sums: &mut [i32; TOKENS],
 ) {
     naked_asm!(
+        dsp_cpu!(),
         "push {{r4-r11, lr}}",
         "mov lr, #0x00010001",
         "lsl r1, r1, #1",
@@ -146,6 +147,7 @@ pub unsafe extern "C" fn sum(
     sums: *mut i32,
 ) {
     naked_asm!(
+        dsp_cpu!(),
         "push {{r4-r11, lr}}",
         "mov r12, #0x00010001",
         "2:",

@@ -96,6 +96,7 @@ unsafe extern "C" fn dot4_whole(
     acc: &mut [i32; 4],
 ) {
     naked_asm!(
+        dsp_cpu!(),
         "push {{r3-r11, lr}}",
         "add r2, r1, r2, lsl #1",
         "ldm r0, {{r0, r4, r5, r6}}",
