@@ -106,7 +106,7 @@ use wasm as isa;
 #[cfg(kiloformer_x86)]
 use x86 as isa;
 
-#[cfg(kiloformer_quad)]
+#[cfg(any(kiloformer_mve, kiloformer_quad))]
 pub use isa::try_context;
 #[cfg(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128))]
 pub use isa::{DOTS, try_dots};
@@ -114,7 +114,7 @@ pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_a
 pub use reference::dot;
 #[cfg(not(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128)))]
 pub use reference::{DOTS, try_dots};
-#[cfg(not(any(kiloformer_dsp, kiloformer_quad, kiloformer_x86)))]
+#[cfg(not(any(kiloformer_dsp, kiloformer_mve, kiloformer_quad, kiloformer_x86)))]
 pub use vectors::try_context;
 #[cfg(not(any(kiloformer_dsp, kiloformer_x86)))]
 pub use vectors::{exp2_all, moments, scores};

@@ -4,6 +4,7 @@
 //! is tail-predicated, so that any number of columns runs through it; nothing past a row is read.
 
 mod asm;
+mod context;
 mod nibbles;
 
 use model_format::layout::{LinearInt, Packing};
@@ -13,6 +14,7 @@ use super::Input;
 use super::reference;
 pub use super::reference::{Ready, TOKENS, dot4, ready, scratch_len};
 use asm::{Product, added, dots, rescaled, saturated};
+pub use context::try_context;
 
 /// Rows of a block.
 pub const ROWS: usize = 16;
