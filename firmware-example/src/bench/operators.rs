@@ -5,7 +5,9 @@ use core::hint::black_box;
 use bytemuck::cast_slice;
 use embedded_io::{Read, Write};
 use runtime::kernels::Input;
-use runtime::model_format::{Model, NormI32, directory::Slot, formats::ActivationSlot};
+use runtime::model_format::{
+    Model, NormI32, config::Positions, directory::Slot, formats::ActivationSlot,
+};
 use runtime::{FixedPoint, Precision, bench};
 
 use super::{MAX_COLS, Operands, cost, line, name};
@@ -92,11 +94,12 @@ fn embedding<S: Read + Write>(
     let d_model = usize::from(model.config().d_model);
     let table = FixedPoint::embedding(model, Slot::TargetEmbedding, ActivationSlot::DecoderEmbed);
     let frequencies = model.pairs(Slot::Frequencies);
+    let interleaved = model.config().positions == Positions::SinusoidalInterleaved;
     let (pairs, _) = operands.weights.as_chunks::<2>();
     let rotation = pairs.get(..d_model / 2).unwrap_or_default();
     let out = operands.outputs.get_mut(..d_model).unwrap_or_default();
     let look_up = cost(d_model, &mut || {
-        let position = bench::Position::Sinusoidal { rotation, interleaved: false };
+        let position = bench::Position::Sinusoidal { rotation, interleaved };
         FixedPoint::embed(&table, TOKEN, &position, out);
     });
     line(console, ["embedding", "-"], [d_model, 1], 1, look_up);
