@@ -12,6 +12,8 @@ use crate::kernels::Input;
 
 /// Tiles that are unpacked at a time: 16 KiB, which stay in the first cache.
 const PANEL_TILES: usize = 128;
+/// Weights that do not stay in the first cache.
+const LARGE: usize = 1 << 15;
 /// Columns 0 and 1, and columns 2 and 3, of sixteen rows.
 pub type PanelTile = [__m512i; 2];
 
@@ -160,7 +162,12 @@ unsafe fn one(matrix: &Matrix<'_>, first: usize, input: &Input<'_>) -> __m512i {
     // input's `x` is replicated for as many.
     unsafe {
         match matrix.packing() {
-            Packing::RowMajor => dots(matrix.row_starts(first), input.x.as_ptr(), matrix.cols()),
+            Packing::RowMajor => {
+                // The next rows, where they are not likely to be in the cache already.
+                let is_large = matrix.rows() * matrix.cols() > LARGE;
+                let ahead = if is_large { ROWS * matrix.cols() } else { 0 };
+                dots(matrix.row_starts(first), input.x.as_ptr(), matrix.cols(), ahead)
+            }
             Packing::PairedRows => one_of_blocks::<true>(matrix, first, input),
             Packing::QuadRows => one_of_blocks::<false>(matrix, first, input),
             Packing::Nibbles => nibbles_avx512::one(matrix, first, input),
@@ -221,13 +228,13 @@ unsafe fn one_of_blocks<const PAIRED: bool>(
     _mm512_mask_sub_epi32(sums, if PAIRED { 0x5555 } else { 0xFFFF }, sums, bias)
 }
 
-/// Products of sixteen rows of `cols` columns with `x`.
+/// Products of sixteen rows of `cols` columns with `x`; what lies `ahead` of them is read soon.
 ///
 /// # Safety
 /// `x` and each row must have `cols` numbers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-pub unsafe fn dots(starts: [*const i8; ROWS], x: *const i16, cols: usize) -> __m512i {
+pub unsafe fn dots(starts: [*const i8; ROWS], x: *const i16, cols: usize, ahead: usize) -> __m512i {
     let mut sums = [_mm512_setzero_si512(); ROWS];
     let whole = cols & !31;
     // SAFETY: the caller's; a mask leaves out what is past the last column.
@@ -236,6 +243,9 @@ pub unsafe fn dots(starts: [*const i8; ROWS], x: *const i16, cols: usize) -> __m
             let x = _mm512_loadu_si512(x.add(at).cast());
             for (sum, start) in sums.iter_mut().zip(starts) {
                 let weights = _mm256_loadu_si256(start.add(at).cast());
+                if ahead != 0 && at % 64 == 0 {
+                    _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at + ahead));
+                }
                 *sum = _mm512_dpwssd_epi32(*sum, _mm512_cvtepi8_epi16(weights), x);
             }
         }

@@ -30,7 +30,7 @@ pub unsafe fn scores(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32]) {
             core::array::from_fn(|row| data.wrapping_add((first + row.min(last)) * keys.stride));
         // SAFETY: the caller's; a mask leaves out what is past the last score.
         unsafe {
-            let sums = dots(starts, query.as_ptr(), keys.cols);
+            let sums = dots(starts, query.as_ptr(), keys.cols, 0);
             _mm512_mask_storeu_epi32(scores.as_mut_ptr(), first_lanes(scores.len()), sums);
         }
     }
