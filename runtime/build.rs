@@ -14,6 +14,10 @@ const QUAD: [&str; 3] = ["armv6m", "armv7m", "rv32m"];
 const MVE_FLAGS: [&str; 4] =
     ["target-cpu=cortex-m52", "target-cpu=cortex-m55", "target-cpu=cortex-m85", "+mve"];
 
+/// What says in the compiler's flags that an Armv8-M core has the DSP extension, which is optional.
+const DSP_FLAGS: [&str; 4] =
+    ["target-cpu=cortex-m33", "target-cpu=cortex-m35p", "target-cpu=star-mc1", "+dsp"];
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(kiloformer_isa)");
@@ -50,10 +54,13 @@ fn isa() -> Option<&'static str> {
         Some("mve")
     } else if target.starts_with("thumbv6m") {
         Some("armv6m")
-    } else if target.starts_with("thumbv7m") {
-        Some("armv7m")
-    } else if target.starts_with("thumbv7em") || target.starts_with("thumbv8m.main") {
+    } else if target.starts_with("thumbv7em")
+        || (target.starts_with("thumbv8m.main")
+            && DSP_FLAGS.iter().any(|flag| flags.contains(flag)))
+    {
         Some("dsp")
+    } else if target.starts_with("thumbv7m") || target.starts_with("thumbv8m.main") {
+        Some("armv7m")
     } else if target.starts_with("riscv32im") {
         Some("rv32m")
     } else if target.starts_with("aarch64-") && has("neon") {

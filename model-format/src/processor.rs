@@ -66,10 +66,11 @@ impl Processor {
         Some(match target_cpu {
             Some("cortex-m55" | "cortex-m85") => Self::CortexM55,
             Some("cortex-m7") => Self::CortexM7,
+            Some("cortex-m33" | "cortex-m35p" | "star-mc1") => Self::CortexM33,
             _ if starts("thumbv6m") || starts("thumbv8m.base") => Self::CortexM0Plus,
-            _ if starts("thumbv7m") => Self::CortexM3,
+            // Armv8-M has the DSP extension only where the processor is known to have it.
+            _ if starts("thumbv7m") || starts("thumbv8m.main") => Self::CortexM3,
             _ if starts("thumbv7em") => Self::CortexM4,
-            _ if starts("thumbv8m.main") => Self::CortexM33,
             _ if starts("riscv32") => Self::RiscV32,
             _ if starts("x86_64") => Self::X86_64,
             _ if starts("aarch64") => Self::AArch64,
@@ -107,7 +108,8 @@ mod tests {
             ("thumbv7m-none-eabi", None, Some(CortexM3)),
             ("thumbv7em-none-eabihf", None, Some(CortexM4)),
             ("thumbv7em-none-eabihf", Some("cortex-m7"), Some(CortexM7)),
-            ("thumbv8m.main-none-eabihf", None, Some(CortexM33)),
+            ("thumbv8m.main-none-eabihf", None, Some(CortexM3)),
+            ("thumbv8m.main-none-eabihf", Some("cortex-m33"), Some(CortexM33)),
             ("thumbv8m.main-none-eabihf", Some("cortex-m55"), Some(CortexM55)),
             ("riscv32imc-unknown-none-elf", None, Some(RiscV32)),
             ("x86_64-unknown-linux-gnu", Some("native"), Some(X86_64)),
