@@ -29,8 +29,7 @@ pub(crate) fn weights(model: &Model<'_>) -> Result<(), ModelError> {
     for slot in Slot::all(config) {
         let x_max = slot.input(config).map(|input| model.formats().get(input).max_abs());
         let fault = match model.kind(slot) {
-            Kind::LinearI8 => rows_int(&model.linear_int(slot), x_max),
-            Kind::LinearI4 => blocks_i4(&model.linear_int(slot), x_max),
+            Kind::LinearI8 | Kind::LinearI4 => rows_int(&model.linear_int(slot), x_max),
             Kind::LinearF16 => {
                 let linear = model.linear_f16(slot);
                 let bad = linear.data.iter().chain(linear.bias).position(|w| !is_finite(*w));
@@ -81,10 +80,7 @@ const ONE_Q30: i32 = 1 << 30;
 /// The index of the first constant of a tensor that is out of range.
 fn bad_constant(model: &Model<'_>, slot: Slot, kind: Kind) -> Option<usize> {
     match kind {
-        Kind::LinearI8 | Kind::LinearI4 => {
-            let linear = model.linear_int(slot);
-            (0..linear.rows).position(|row| linear.constants(row).1 < 0)
-        }
+        Kind::LinearI8 | Kind::LinearI4 => bad_multiplier(&model.linear_int(slot)),
         Kind::Multipliers => first_outside(model.multipliers(slot), 0, i32::MAX),
         Kind::Heads => model.pairs(slot).iter().position(|&[score, context]| {
             score < 0 || !(0..=MAX_CONTEXT_MULTIPLIER).contains(&context)
@@ -119,30 +115,11 @@ fn first_bad_row(linear: &LinearF16<'_>) -> usize {
     (0..linear.rows).find(is_bad).unwrap_or(linear.rows)
 }
 
+/// What is wrong with the rows of an integer matrix that multiplies activations up to `x_max`.
+#[inline(never)]
 fn rows_int(linear: &LinearInt<'_>, x_max: Option<i64>) -> Option<TensorFault> {
-    for row in 0..linear.rows {
-        let (bias, _) = linear.constants(row);
-        // Only the magnitude of -128 has bit 7.
-        let (mut sum, mut bits) = (0_u32, 0);
-        linear.row(row).for_each(|weight| {
-            let magnitude = u32::from(weight.unsigned_abs());
-            sum = sum.wrapping_add(magnitude);
-            bits |= magnitude;
-        });
-        if bits & 0x80 != 0 {
-            return Some(TensorFault::Weight { row });
-        }
-        if overflows(sum, bias, x_max) {
-            return Some(TensorFault::Overflow { row });
-        }
-    }
-    None
-}
-
-fn blocks_i4(linear: &LinearInt<'_>, x_max: Option<i64>) -> Option<TensorFault> {
     for first in (0..linear.rows).step_by(BLOCK_ROWS) {
-        let rows = linear.rows.saturating_sub(first);
-        let sums = match linear.nibbles(first).magnitudes(rows, linear.cols) {
+        let sums = match linear.magnitudes(first) {
             Ok(sums) => sums,
             Err(row) => return Some(TensorFault::Weight { row: first.saturating_add(row) }),
         };
@@ -151,6 +128,18 @@ fn blocks_i4(linear: &LinearInt<'_>, x_max: Option<i64>) -> Option<TensorFault> 
             if overflows(sum, bias, x_max) {
                 return Some(TensorFault::Overflow { row });
             }
+        }
+    }
+    None
+}
+
+/// The first row whose multiplier is out of range.
+fn bad_multiplier(linear: &LinearInt<'_>) -> Option<usize> {
+    for first in (0..linear.rows).step_by(BLOCK_ROWS) {
+        let [_, multipliers] = linear.block_constants(first);
+        let mut rows = (first..linear.rows).zip(multipliers);
+        if let Some((row, _)) = rows.find(|&(_, multiplier)| multiplier < 0) {
+            return Some(row);
         }
     }
     None

@@ -5,7 +5,7 @@
 //! multipliers behind its weights, so that a kernel reads one stream.
 
 use super::nibbles::{self, Nibbles};
-use super::{Layout, cast, split};
+use super::{Layout, cast, magnitudes, split};
 
 /// Rows of a block.
 pub const BLOCK_ROWS: usize = 4;
@@ -201,25 +201,71 @@ impl<'a> LinearInt<'a> {
     }
 
     /// Bias and multiplier of row `row`; zeros past the last.
-    #[inline]
     pub fn constants(&self, row: usize) -> (i32, i32) {
-        if self.packing == Packing::RowMajor {
-            let get = |list: &[i32]| list.get(row).copied().unwrap_or(0);
-            return (get(self.bias), get(self.multipliers));
-        }
-        let [bias, multipliers] = self.block_constants(row);
+        let [bias, multipliers] = self.block_constants(row & !(BLOCK_ROWS - 1));
         let get = |list: [i32; BLOCK_ROWS]| list.get(row % BLOCK_ROWS).copied().unwrap_or(0);
         (get(bias), get(multipliers))
     }
 
-    /// Biases and multipliers of the block that `row` is in; zeros where there are no blocks.
-    #[inline]
+    /// Biases and multipliers of the four rows from `row` on, a multiple of [`BLOCK_ROWS`]; zeros past
+    /// the last.
+    #[inline(never)]
     pub fn block_constants(&self, row: usize) -> [[i32; BLOCK_ROWS]; 2] {
+        if self.packing == Packing::RowMajor {
+            return [self.bias, self.multipliers].map(|list| {
+                let mut list = list.get(row..).unwrap_or_default().iter();
+                [(); BLOCK_ROWS].map(|()| list.next().copied().unwrap_or(0))
+            });
+        }
         let end = (row / BLOCK_ROWS).saturating_add(1).saturating_mul(self.block_len());
         let constants = self.data.get(end.saturating_sub(CONSTANTS_LEN)..end).unwrap_or_default();
         match cast::<[[i32; BLOCK_ROWS]; 2]>(bytemuck::cast_slice(constants)) {
-            [constants] if self.packing != Packing::RowMajor => *constants,
+            [constants] => *constants,
             _ => [[0; BLOCK_ROWS]; 2],
+        }
+    }
+
+    /// Writes the weights of row `row` from column `column` on, those of 4 bits times their factors, as
+    /// far as `out` and the row go.
+    ///
+    /// Not inlined, and small rather than fast: for what reads a row now and then.
+    #[inline(never)]
+    pub fn copy_weights(&self, row: usize, column: usize, out: &mut [i8]) {
+        let start = match self.packing {
+            Packing::RowMajor => row,
+            _ => row / BLOCK_ROWS,
+        };
+        let data = self.data.get(start.saturating_mul(self.block_len())..).unwrap_or_default();
+        let Strides { first, tile, col, flip } = self.packing.strides(row % BLOCK_ROWS);
+        let end = if row < self.rows { self.cols } else { 0 };
+        for (column, out) in (column..end).zip(out) {
+            *out = if self.packing == Packing::Nibbles {
+                nibbles::weight(data, self.cols, [row % BLOCK_ROWS, column])
+            } else {
+                let tile = (column / TILE_COLS).wrapping_mul(tile);
+                let at = first.wrapping_add(tile).wrapping_add((column % TILE_COLS) * col);
+                data.get(at).map_or(0, |stored| stored.wrapping_add(flip as i8))
+            };
+        }
+    }
+
+    /// `sum(|weight|)` of the four rows from `first` on, a multiple of [`BLOCK_ROWS`]; the one with a
+    /// weight out of range, if there is one.
+    pub(crate) fn magnitudes(&self, first: usize) -> Result<[u32; BLOCK_ROWS], usize> {
+        let rows = self.rows.saturating_sub(first).min(BLOCK_ROWS);
+        let data = self.from_row(first);
+        let sums = match self.packing {
+            Packing::Nibbles => return self.nibbles(first).magnitudes(rows, self.cols),
+            Packing::RowMajor => magnitudes::of_rows(data, self.cols),
+            packing => {
+                let len = self.cols.div_ceil(TILE_COLS).saturating_mul(TILE_LEN);
+                let tiles = cast(bytemuck::cast_slice(data.get(..len).unwrap_or_default()));
+                magnitudes::of_tiles(tiles, packing)
+            }
+        };
+        match sums.iter().take(rows).position(|&sum| sum >= magnitudes::OUT_OF_RANGE) {
+            Some(row) => Err(row),
+            None => Ok(sums),
         }
     }
 
@@ -350,8 +396,55 @@ mod tests {
                         assert_eq!(folded, expected, "{layout:?} {row} {begun}");
                     }
                     assert_eq!(linear.constants(row), (bias[row], multipliers[row]));
+                    for begun in 0..=cols {
+                        let mut copy = [99; 16];
+                        linear.copy_weights(row, begun, &mut copy);
+                        assert_eq!(copy[..cols - begun], expected[begun..], "{layout:?} {row}");
+                        assert!(copy[cols - begun..].iter().all(|&w| w == 99));
+                    }
                 }
                 assert_eq!(linear.row(rows).count(), 0);
+            }
+        }
+    }
+
+    /// Rows of all lengths about that at which sums of 16 bits are full, with weights of all magnitudes,
+    /// one of them out of range.
+    #[test]
+    fn magnitudes_are_those_of_the_weights() {
+        let shapes = (1..10).flat_map(|rows| (1..14).map(move |cols| (rows, cols)));
+        for (rows, cols) in shapes.chain([(3, 1019), (4, 1020), (5, 1021), (6, 4099)]) {
+            let (_, bias, multipliers) = matrix(rows, 1);
+            for layout in Layout::ALL {
+                for extreme in [127, -127] {
+                    let mut weights: Vec<i8> = matrix(rows, cols).0;
+                    weights[..cols].fill(extreme);
+                    let blob = LinearInt::pack(layout, &weights, &bias, &multipliers);
+                    let blob = crate::AlignedBytes::from(&blob[..]);
+                    let linear = LinearInt::read(Packing::of(layout), rows, cols, &blob);
+                    for first in (0..rows).step_by(BLOCK_ROWS) {
+                        let sums = linear.magnitudes(first).unwrap();
+                        for (row, sum) in (first..rows).zip(sums) {
+                            let row = &weights[row * cols..(row + 1) * cols];
+                            let expected: u32 =
+                                row.iter().map(|w| u32::from(w.unsigned_abs())).sum();
+                            assert_eq!(sum, expected, "{layout:?} {rows}x{cols}");
+                        }
+                    }
+                }
+                for bad in [0, rows * cols / 2, rows * cols - 1] {
+                    let mut weights = matrix(rows, cols).0;
+                    weights[bad] = -128;
+                    let blob = LinearInt::pack(layout, &weights, &bias, &multipliers);
+                    let blob = crate::AlignedBytes::from(&blob[..]);
+                    let linear = LinearInt::read(Packing::of(layout), rows, cols, &blob);
+                    let row = bad / cols;
+                    assert_eq!(
+                        linear.magnitudes(row & !3),
+                        Err(row % 4),
+                        "{layout:?} {rows}x{cols}"
+                    );
+                }
             }
         }
     }

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! int       integer weights with biases and multipliers: LinearInt
-//!   nibbles   those of 4 bits
+//!   nibbles     those of 4 bits
+//!   magnitudes  what the check of a file adds up
 //! half      f16 weights with biases: LinearF16
 //! ```
 
 mod half;
 mod int;
+mod magnitudes;
 mod nibbles;
 
 pub use half::{LinearF16, ROWS16_BLOCK, linear_f16_len};

@@ -57,6 +57,7 @@ impl<'a> Nibbles<'a> {
     /// `sum(|weight * factor|)` of every row; the row of what is out of range, if anything is.
     ///
     /// `rows` and `cols` are those that are not padding.
+    #[inline(never)]
     pub(crate) fn magnitudes(&self, rows: usize, cols: usize) -> Result<[u32; BLOCK_ROWS], usize> {
         let mut sums = [0_u32; BLOCK_ROWS];
         if self.factors.iter().skip(self.groups.len()).any(|&padding| padding != 0) {

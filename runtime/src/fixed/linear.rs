@@ -54,19 +54,3 @@ pub fn for_each_row(
         }
     });
 }
-
-/// `out[token, row] = epilogue(out[token, row], output)`.
-#[inline(always)]
-pub fn write<T: Copy>(
-    linear: &LinearInt<'_>,
-    input: &Input<'_>,
-    out: &mut [T],
-    epilogue: impl Fn(T, i32) -> T,
-) {
-    for_each_block(linear, 0..linear.rows, input, |token, first, outputs| {
-        let start = token.saturating_mul(linear.rows).saturating_add(first);
-        for (out, &output) in out.get_mut(start..).unwrap_or_default().iter_mut().zip(outputs) {
-            *out = epilogue(*out, output);
-        }
-    });
-}

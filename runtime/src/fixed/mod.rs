@@ -133,19 +133,59 @@ pub struct Embedding<'m> {
     position_shift: u32,
 }
 
+/// Columns of an embedding at a time.
+const EMBED_COLS: usize = 16;
+
 impl Embedding<'_> {
-    /// `table[id]` in the format of the output, before saturation.
-    fn row(&self, id: usize) -> impl Iterator<Item = i32> {
+    /// Row `id` and its multiplier.
+    fn row(&self, id: usize) -> (usize, i32) {
         let multiplier = match self.multipliers {
             Some(multipliers) => multipliers.get(id).copied().unwrap_or(0),
             None => self.table.constants(id).1,
         };
-        self.table.row(id).map(move |w| rescale(i32::from(w) << EMBEDDING_SHIFT, multiplier))
+        (id, multiplier)
     }
 
-    /// At most 2^30 in magnitude, and so is half a unit of the output at most 2^29.
-    fn position(&self, q30: i32) -> i32 {
-        (q30.wrapping_add(1 << (self.position_shift - 1))) >> self.position_shift
+    /// Adds columns of a [`row`](Self::row) from `column` on to `sums`, in the format of the output.
+    ///
+    /// Not inlined: a table and learned positions share it.
+    #[inline(never)]
+    fn add_row(&self, (id, multiplier): (usize, i32), column: usize, sums: &mut [i32; EMBED_COLS]) {
+        let mut weights = [0; EMBED_COLS];
+        self.table.copy_weights(id, column, &mut weights);
+        for (sum, weight) in sums.iter_mut().zip(weights) {
+            *sum += rescale(i32::from(weight) << EMBEDDING_SHIFT, multiplier);
+        }
+    }
+
+    /// Adds a wave of Q30, at most 2^30 in magnitude; so is half a unit of the output at most 2^29.
+    fn add_wave(&self, q30: &i32, sum: &mut i32) {
+        *sum += q30.wrapping_add(1 << (self.position_shift - 1)) >> self.position_shift;
+    }
+
+    /// Adds columns of the positions of `rotation` from `column` on.
+    fn add_waves(
+        &self,
+        rotation: &[[i32; 2]],
+        is_interleaved: bool,
+        column: usize,
+        sums: &mut [i32],
+    ) {
+        if is_interleaved {
+            let waves = rotation.as_flattened().get(column..).unwrap_or_default();
+            waves.iter().zip(sums).for_each(|(wave, sum)| self.add_wave(wave, sum));
+            return;
+        }
+        for (column, sum) in (column..).zip(sums) {
+            // Sines, then cosines.
+            let (index, half) = match column.checked_sub(rotation.len()) {
+                Some(index) => (index, 1),
+                None => (column, 0),
+            };
+            if let Some(wave) = rotation.get(index).and_then(|pair| pair.get(half)) {
+                self.add_wave(wave, sum);
+            }
+        }
     }
 }
 
@@ -209,24 +249,23 @@ impl Precision for FixedPoint {
         position: &Position<'_, '_, Self>,
         out: &mut [i16],
     ) {
-        let range = embedding.range;
-        match position {
-            Position::Learned { table, position } => {
-                let mut out = out.iter_mut();
-                let mut positions = table.row(*position);
-                embedding.row(id).for_each(|word| {
-                    if let (Some(out), Some(position)) = (out.next(), positions.next()) {
-                        *out = range.saturate(word + position);
-                    }
-                });
+        let word = embedding.row(id);
+        let learned = match position {
+            Position::Learned { table, position } => table.row(*position),
+            Position::Sinusoidal { .. } => (0, 0),
+        };
+        for (index, out) in out.chunks_mut(EMBED_COLS).enumerate() {
+            let column = index * EMBED_COLS;
+            let mut sums = [0; EMBED_COLS];
+            embedding.add_row(word, column, &mut sums);
+            match position {
+                Position::Learned { table, .. } => table.add_row(learned, column, &mut sums),
+                Position::Sinusoidal { rotation, interleaved } => {
+                    embedding.add_waves(rotation, *interleaved, column, &mut sums);
+                }
             }
-            Position::Sinusoidal { rotation, interleaved: true } => {
-                write_embedding(embedding, id, rotation.as_flattened().iter().copied(), out);
-            }
-            Position::Sinusoidal { rotation, interleaved: false } => {
-                let sines = rotation.iter().map(|[sin, _]| *sin);
-                let waves = sines.chain(rotation.iter().map(|[_, cos]| *cos));
-                write_embedding(embedding, id, waves, out);
+            for (out, sum) in out.iter_mut().zip(sums) {
+                *out = embedding.range.saturate(sum);
             }
         }
     }
@@ -240,7 +279,7 @@ impl Precision for FixedPoint {
         if !COUNTS_SATURATIONS && kernels::try_project(linear, input, range.bounds(), out) {
             linear::count_macs(linear.rows, input);
         } else {
-            project_in_blocks(linear, input, range, out);
+            project_in_blocks(linear, input, range, Target::Plain(out));
         }
     }
 
@@ -253,7 +292,7 @@ impl Precision for FixedPoint {
     ) {
         match activation {
             Activation::Relu => Self::project(linear, input, Range { low: 0, ..range }, out),
-            _ => project_gated(linear, input, activation, range, out),
+            _ => project_in_blocks(linear, input, range, Target::Gated(out, activation)),
         }
     }
 
@@ -269,12 +308,12 @@ impl Precision for FixedPoint {
         {
             linear::count_macs(linear.rows, input);
         } else {
-            add_in_blocks(linear, input, multiplier, range, stream);
+            project_in_blocks(linear, input, range, Target::Stream(stream, multiplier));
         }
     }
 
     fn project_cached(linear: &LinearInt<'_>, input: &Input<'_>, range: Range, out: &mut [i8]) {
-        linear::write(linear, input, out, |_, value| range.saturate(value) as i8);
+        project_in_blocks(linear, input, range, Target::Cached(out));
     }
 
     fn project_logits(
@@ -356,51 +395,49 @@ impl Precision for FixedPoint {
     }
 }
 
-/// `out = table[id] + position`, the position in waves of Q30.
-fn write_embedding(
-    embedding: &Embedding<'_>,
-    id: usize,
-    waves: impl Iterator<Item = i32>,
-    out: &mut [i16],
+/// Where outputs of a product that no kernel makes in one go are written, and what becomes of them.
+enum Target<'a> {
+    /// They are saturated.
+    Plain(&'a mut [i16]),
+    /// Saturated, of keys and values.
+    Cached(&'a mut [i8]),
+    /// Added to a stream times the multiplier.
+    Stream(&'a mut [i16], i32),
+    /// Made smooth.
+    Gated(&'a mut [i16], Activation),
+}
+
+/// Blocks of rows one after another. One function for all targets, not inlined: for the code and the
+/// stack that the blocks take.
+#[inline(never)]
+fn project_in_blocks(
+    linear: &LinearInt<'_>,
+    input: &Input<'_>,
+    range: Range,
+    mut target: Target<'_>,
 ) {
-    let mut places = out.iter_mut().zip(waves);
-    embedding.row(id).for_each(|word| {
-        if let Some((out, wave)) = places.next() {
-            *out = embedding.range.saturate(word + embedding.position(wave));
+    linear::for_each_block(linear, 0..linear.rows, input, |token, first, outputs| {
+        let start = token.saturating_mul(linear.rows).saturating_add(first);
+        match &mut target {
+            Target::Plain(out) => write(out, start, outputs, |_, value| range.saturate(value)),
+            Target::Cached(out) => {
+                write(out, start, outputs, |_, value| range.saturate(value) as i8);
+            }
+            Target::Stream(stream, multiplier) => write(stream, start, outputs, |old, value| {
+                let kept = rescale(i32::from(old) << RESIDUAL_SHIFT, *multiplier);
+                range.saturate(value.saturating_add(kept))
+            }),
+            Target::Gated(out, activation) => write(out, start, outputs, |_, value| {
+                range.saturate(activation::smooth(*activation, value, range.frac_bits))
+            }),
         }
     });
 }
 
-/// Where no kernel does it in one go; on its own, for its stack.
-#[inline(never)]
-fn project_in_blocks(linear: &LinearInt<'_>, input: &Input<'_>, range: Range, out: &mut [i16]) {
-    linear::write(linear, input, out, |_, value| range.saturate(value));
-}
-
-/// The same for a sum with a stream.
-#[inline(never)]
-fn add_in_blocks(
-    linear: &LinearInt<'_>,
-    input: &Input<'_>,
-    multiplier: i32,
-    range: Range,
-    stream: &mut [i16],
-) {
-    linear::write(linear, input, stream, |old, value| {
-        let kept = rescale(i32::from(old) << RESIDUAL_SHIFT, multiplier);
-        range.saturate(value.saturating_add(kept))
-    });
-}
-
-/// On its own, so that models with ReLU do not carry it through their registers.
-#[inline(never)]
-fn project_gated(
-    linear: &LinearInt<'_>,
-    input: &Input<'_>,
-    activation: Activation,
-    range: Range,
-    out: &mut [i16],
-) {
-    let smooth = |value| activation::smooth(activation, value, range.frac_bits);
-    linear::write(linear, input, out, |_, value| range.saturate(smooth(value)));
+/// `out[start..] = epilogue(out[start..], outputs)`.
+#[inline(always)]
+fn write<T: Copy>(out: &mut [T], start: usize, outputs: &[i32], epilogue: impl Fn(T, i32) -> T) {
+    for (out, &output) in out.get_mut(start..).unwrap_or_default().iter_mut().zip(outputs) {
+        *out = epilogue(*out, output);
+    }
 }

@@ -174,8 +174,8 @@ fn row_major(linear: &LinearInt<'_>, first_row: usize, x: &[i16], out: &mut [i32
         linear.data.get(start..start.saturating_add(linear.cols)).unwrap_or_default()
     };
     *out = dot4([row(0), row(1), row(2), row(3)], x);
-    for (out, row) in out.iter_mut().zip(first_row..) {
-        let (bias, multiplier) = linear.constants(row);
+    let [biases, multipliers] = linear.block_constants(first_row);
+    for (out, (bias, multiplier)) in out.iter_mut().zip(biases.into_iter().zip(multipliers)) {
         *out = rescale(bias.wrapping_add(*out), multiplier);
     }
 }

@@ -89,13 +89,21 @@ fn nibble_dot(word: u32, x: &[i16; 8]) -> i32 {
     })
 }
 
+/// Columns of a row of tiles at a time.
+const UNPACKED: usize = 16;
+
 /// The product of a row of any packing with `x`.
-fn dot_row(linear: &LinearInt<'_>, row: usize, x: &[i16]) -> i32 {
+pub fn dot_row(linear: &LinearInt<'_>, row: usize, x: &[i16]) -> i32 {
     if linear.packing == Packing::RowMajor {
         return dot(linear.from_row(row), x.get(..linear.cols).unwrap_or(x));
     }
-    let products = linear.row(row).zip(x);
-    products.fold(0, |acc, (w, &x)| acc.wrapping_add(i32::from(w) * i32::from(x)))
+    let mut sum = 0_i32;
+    for (index, x) in x.chunks(UNPACKED).enumerate() {
+        let mut weights = [0; UNPACKED];
+        linear.copy_weights(row, index * UNPACKED, &mut weights);
+        sum = sum.wrapping_add(dot(&weights, x));
+    }
+    sum
 }
 
 /// Not in one go.

@@ -2,6 +2,8 @@
 
 use core::arch::naked_asm;
 
+use model_format::numeric::rescale;
+
 use super::vectors;
 use crate::fixed::softmax::EXP2;
 use crate::precision::Rows;
@@ -10,11 +12,11 @@ use crate::precision::Rows;
 pub fn scores(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32]) {
     let (cols, rows) = (keys.cols.min(query.len()), scores.len());
     let reach = rows.saturating_sub(1).saturating_mul(keys.stride).saturating_add(cols);
-    let Some(data) = keys.data.get(..reach).filter(|_| rows != 0) else {
-        return vectors::scores(keys, query, scores);
-    };
+    let mut query = query.get(..cols).unwrap_or(query);
     scores.fill(0);
-    let (mut data, mut query) = (data, query.get(..cols).unwrap_or(query));
+    let Some(mut data) = keys.data.get(..reach).filter(|_| rows != 0) else {
+        return add_columns(keys, query, scores);
+    };
     while let Some((x, rest)) = query.split_first_chunk::<8>() {
         let place = Place { data: data.as_ptr(), stride: keys.stride, count: rows };
         // SAFETY: all rows of `data` have as many columns as `query`, eight at least; `scores` has an
@@ -29,20 +31,20 @@ pub fn scores(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32]) {
         (query, data) = (rest, data.get(4..).unwrap_or_default());
     }
     if !query.is_empty() {
-        add_columns(Rows { data, ..keys }, query, scores);
+        add_columns(Rows { data, cols: query.len(), ..keys }, query, scores);
     }
 }
 
-/// Adds the products of the few columns that are left.
+/// Adds the products of the few columns that are left; of all where rows are missing.
+#[cold]
 #[inline(never)]
 fn add_columns(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32]) {
     for (t, score) in scores.iter_mut().enumerate() {
-        let row = keys.data.get(t.saturating_mul(keys.stride)..).unwrap_or_default();
-        *score = score.wrapping_add(super::dot(row, query));
+        *score = score.wrapping_add(super::dot(keys.row(t), query));
     }
 }
 
-/// See [`vectors::context`]. Four columns at a time; `false` where there are others.
+/// See [`vectors::context`]. Four columns at a time, then one.
 #[inline]
 pub fn try_context(
     values: Rows<'_, i8>,
@@ -53,17 +55,38 @@ pub fn try_context(
 ) -> bool {
     let (rows, cols) = (probabilities.len(), context.len());
     let reach = rows.saturating_sub(1).saturating_mul(values.stride).saturating_add(cols);
-    if rows == 0 || cols == 0 || !cols.is_multiple_of(4) || reach > values.data.len() {
-        return false;
+    let whole = match rows == 0 || reach > values.data.len() {
+        true => 0,
+        false => cols & !3,
+    };
+    if whole != 0 {
+        let place = Place { data: values.data.as_ptr(), stride: values.stride, count: rows };
+        let end = Columns { blocks: whole / 4, multiplier };
+        // SAFETY: `reach` bytes from `data` on are readable, which is the end of the last row's `cols`
+        // columns, as many as `context` has elements, of which `whole` are a multiple of 4 and not 0;
+        // `probabilities` has `rows` elements, not 0.
+        unsafe { weigh_rows(&place, probabilities.as_ptr(), &end, context.as_mut_ptr()) };
     }
-    let place = Place { data: values.data.as_ptr(), stride: values.stride, count: rows };
-    let end = Columns { blocks: cols / 4, multiplier };
-    // SAFETY: `reach` bytes from `data` on are readable, which is the end of the last row's `cols`
-    // columns, as many as `context` has elements, a multiple of 4 and not 0; `probabilities` has `rows`
-    // elements, not 0.
-    unsafe { weigh_rows(&place, probabilities.as_ptr(), &end, context.as_mut_ptr()) };
+    if whole != cols {
+        last_columns(&values, probabilities, multiplier, (whole, context));
+    }
     narrow(context, bounds);
     true
+}
+
+/// The columns from `first` on.
+#[cold]
+#[inline(never)]
+fn last_columns(
+    values: &Rows<'_, i8>,
+    probabilities: &[i16],
+    multiplier: i32,
+    (first, context): (usize, &mut [i16]),
+) {
+    for (j, context) in context.iter_mut().enumerate().skip(first) {
+        let value = rescale(vectors::column(values, probabilities, j), multiplier);
+        *context = value.max(i16::MIN.into()).min(i16::MAX.into()) as i16;
+    }
 }
 
 /// Saturates what is saturated to `i16` to less, where that is asked for.

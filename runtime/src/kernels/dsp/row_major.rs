@@ -38,7 +38,7 @@ pub fn block(
     }
 }
 
-/// `block` of any packing, weight by weight.
+/// `block` of any packing, a few weights at a time.
 #[cold]
 #[inline(never)]
 pub fn any_block(
@@ -50,11 +50,8 @@ pub fn any_block(
     for (token, out) in out.iter_mut().enumerate().take(input.tokens) {
         let x = input.token(token);
         for (row, out) in (first_row..linear.rows).zip(out) {
-            let mut sum = 0_i32;
-            for (w, &x) in linear.row(row).zip(x) {
-                sum = sum.wrapping_add(i32::from(w).wrapping_mul(x.into()));
-            }
             let (bias, multiplier) = linear.constants(row);
+            let sum = reference::dot_row(linear, row, x);
             *out = rescale(bias.wrapping_add(sum), multiplier);
         }
     }
