@@ -50,7 +50,8 @@ class Model:
         half, layout, family, self.post, final_norm, self.positions, output, activation = data[6:14]
         self.source_runs, self.target_runs, self.fold_case, self.replace_unknown = data[14:18]
         shared, self.plain_embedding, self.frame = data[18:21]
-        check(layout == 0 and family < 4 and activation < 4, "a layout, family or activation that is not known")
+        check(layout in ((0, 3) if half else (0, 1, 2)), "a layout that is not known")
+        check(family < 4 and activation < 4, "a family or activation that is not known")
         self.family, self.activation = family, ACTIVATIONS[activation]
         has_encoder, has_decoder, has_cross = family != 1, family < 2, family == 0
         words = struct.unpack_from("<15H", data, 22)
@@ -81,20 +82,22 @@ class Model:
         entries = struct.iter_unpack("<BxHHxxII", directory)
         free = 0
 
-        def tensor(kind, rows, cols, exists=True):
+        def tensor(kinds, rows, cols, exists=True):
             nonlocal free
-            found_kind, found_rows, found_cols, offset, length = next(entries)
-            expected = (kind, rows, cols) if exists else (0, 0, 0)
-            check((found_kind, found_rows, found_cols) == expected, "kind or shape of a tensor")
+            kind, found_rows, found_cols, offset, length = next(entries)
+            expected = (rows, cols) if exists else (0, 0)
+            check(kind in (kinds if exists else [0]), "kind of a tensor")
+            check((found_rows, found_cols) == expected, "shape of a tensor")
             check(offset % 16 == 0 and offset >= free and offset + length <= len(weights), "place of a tensor")
             free = offset + length
-            return READERS[found_kind](weights[offset:free], rows, cols)
+            reader = LINEAR_READERS[kind, layout] if kind in (1, 3) else READERS[kind]
+            return reader(weights[offset:free], rows, cols)
 
-        def linear(rows, cols, exists=True):
-            return tensor(3 if half else 1, rows, cols, exists)
+        def linear(rows, cols, exists=True, multiplies=True):
+            return tensor([3] if half else [1, 2] if multiplies else [1], rows, cols, exists)
 
         def norm(exists=True):
-            return tensor(5 if half else 4, 1, d, exists)
+            return tensor([5 if half else 4], 1, d, exists)
 
         def layer(names, heads, d_ff):
             tensors, shapes = {}, {"linear1": (d_ff, d), "linear2": (d, d_ff)}
@@ -103,18 +106,18 @@ class Model:
                 if "norm" in name:
                     tensors[name] = norm(exists)
                 elif "heads" in name:
-                    tensors[name] = tensor(6, heads, 2, exists and not half)
+                    tensors[name] = tensor([6], heads, 2, exists and not half)
                 else:
                     tensors[name] = linear(*shapes.get(name, (d, d)), exists)
             return tensors
 
         tied, learned = output < 2, self.positions == 2
-        source_table = linear(source_vocab, d, has_encoder and not shared)
-        self.target_table = linear(target_vocab, d, has_decoder)
-        self.target_look_up = tensor(8, target_vocab, 1, tied and not half)
-        self.source_positions = linear(self.max_source, d, learned and has_encoder)
-        self.target_positions = linear(self.max_target, d, learned and has_decoder)
-        self.frequencies = tensor(7, d // 2, 2, not learned)
+        source_table = linear(source_vocab, d, has_encoder and not shared, False)
+        self.target_table = linear(target_vocab, d, has_decoder, tied)
+        self.target_look_up = tensor([8], target_vocab, 1, tied and not half)
+        self.source_positions = linear(self.max_source, d, learned and has_encoder, False)
+        self.target_positions = linear(self.max_target, d, learned and has_decoder, False)
+        self.frequencies = tensor([7], d // 2, 2, not learned)
         self.output = linear(target_vocab, d, not tied) or self.target_table
         self.encoder_norm = norm(final_norm and has_encoder)
         self.decoder_norm = norm(final_norm and has_decoder)
@@ -179,17 +182,68 @@ def rows_of(values, cols):
     return [values[i : i + cols] for i in range(0, len(values), cols)]
 
 
-def read_linear_i8(raw, rows, cols):
+def row_major_i8(raw, rows, cols):
     n = rows * cols
     values = numbers(f"{n}b{-n % 4}x{2 * rows}i", raw)
     return rows_of(values[:n], cols), values[n : n + rows], values[n + rows :]
 
 
-def read_linear_f16(raw, rows, cols):
+def blocks_of_four(weights_len, row_of_block):
+    """A reader of blocks: `weights_len` bytes, from which `row_of_block` takes a row, and eight constants."""
+
+    def read(raw, rows, cols):
+        tensor, length = ([], [], []), weights_len(cols) + 32
+        check(len(raw) == -(-rows // 4) * length, "length of a tensor")
+        for row in range(rows):
+            block = raw[row // 4 * length :][:length]
+            constants = struct.unpack("<8i", block[-32:])
+            values = row_of_block(block, row % 4, cols), constants[row % 4], constants[4 + row % 4]
+            for part, value in zip(tensor, values):
+                part.append(value)
+        return tensor
+
+    return read
+
+
+def signed(byte):
+    return (byte + 128) % 256 - 128
+
+
+def paired_row(block, row, cols):
+    p, h = divmod(row, 2)
+    stored = (block[16 * (c // 4) + 8 * p + 2 * (c % 4) + h] for c in range(cols))
+    return [signed(v) if h else v - 128 for v in stored]
+
+
+def quad_row(block, row, cols):
+    return [block[16 * (c // 4) + 4 * (c % 4) + row] - 128 for c in range(cols)]
+
+
+def nibble_row(block, row, cols):
+    weights, groups = [], -(-cols // 16)
+    factors = struct.unpack_from(f"<{groups}H", block, 32 * groups)
+    for c in range(cols):
+        eight, column = divmod(c, 8)
+        (word,) = struct.unpack_from("<I", block, 16 * eight + 4 * row)
+        v = (word >> (4 * (column // 2) + 16 * (column % 2)) & 15) - 8
+        u = factors[c // 16] >> (4 * row) & 15
+        check(abs(v) <= 7 and u, "a weight of 4 bits")
+        weights.append(u * v)
+    return weights
+
+
+def row_major_f16(raw, rows, cols):
     n = rows * cols
     values = numbers(f"{n + rows}e", raw)
     # By columns, because sums run over all rows at once.
     return [values[c:n:cols] for c in range(cols)], values[n:]
+
+
+def sixteen_rows_f16(raw, rows, cols):
+    blocks = rows_of(numbers(f"{-(-rows // 16) * 16 * (cols + 1)}e", raw), 16 * (cols + 1))
+    columns = ([v for block in blocks for v in block[16 * c :][:16]][:rows] for c in range(cols + 1))
+    *weights, bias = columns
+    return weights, bias
 
 
 def read_norm_i32(raw, _, cols):
@@ -199,13 +253,21 @@ def read_norm_i32(raw, _, cols):
 
 READERS = {
     0: lambda raw, *_: numbers("", raw) or None,
-    1: read_linear_i8,
-    3: read_linear_f16,
+    2: blocks_of_four(lambda cols: 32 * -(-cols // 16) + 4 * -(-cols // 32), nibble_row),
     4: read_norm_i32,
     5: lambda raw, _, cols: rows_of(numbers(f"{2 * cols}e", raw), cols),
     6: lambda raw, heads, _: rows_of(numbers(f"{2 * heads}i", raw), 2),
     7: lambda raw, pairs, _: rows_of(numbers(f"{2 * pairs}i", raw), 2),
     8: lambda raw, rows, _: numbers(f"{rows}i", raw),
+}
+
+# By kind and layout.
+LINEAR_READERS = {
+    (1, 0): row_major_i8,
+    (1, 1): blocks_of_four(lambda cols: 16 * -(-cols // 4), paired_row),
+    (1, 2): blocks_of_four(lambda cols: 16 * -(-cols // 4), quad_row),
+    (3, 0): row_major_f16,
+    (3, 3): sixteen_rows_f16,
 }
 
 

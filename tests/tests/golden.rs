@@ -7,12 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kiloformer_tests::answer::run;
-use kiloformer_tests::random_model::{SOURCE_VOCAB, of_family, random_model, tiny};
+use kiloformer_tests::random_model::{SOURCE_VOCAB, Storage, of_family, random_model_with, tiny};
 use model_format::config::{
     Activation, Family, ModelConfig, NormPlace, Output, Positions, Precision as Stored,
     SourceFrame, SpecialIds, StackConfig,
 };
 use model_format::header::VERSION;
+use model_format::layout::Layout;
 use model_format::{AlignedBytes, Model};
 use runtime::{FixedPoint, HalfFloat, Precision, Session, TypedModel, arena_len};
 
@@ -68,7 +69,7 @@ fn answers_of<'w, P: Precision>(
 fn golden_files_have_the_answers_they_always_had() {
     for version in 1..=VERSION {
         let models = models(version);
-        assert!(models.len() >= 13, "golden files of version {version} are missing: {models:?}");
+        assert!(models.len() >= 16, "golden files of version {version} are missing: {models:?}");
         for path in models {
             let expected = read(&path.with_extension("tsv"));
             let words = expected.lines().filter_map(|line| line.split('\t').next());
@@ -79,8 +80,11 @@ fn golden_files_have_the_answers_they_always_had() {
     }
 }
 
+/// A name, and what the file has.
+type Choice = (&'static str, Stored, ModelConfig, Storage);
+
 /// Small models that together have every choice of the configuration.
-fn choices() -> Vec<(&'static str, Stored, ModelConfig)> {
+fn choices() -> Vec<Choice> {
     use Positions::{Learned, SinusoidalHalves, SinusoidalInterleaved};
     let stack = |n_layers, n_heads, d_ff| StackConfig { n_layers, n_heads, d_ff };
     let small = ModelConfig {
@@ -129,7 +133,31 @@ fn choices() -> Vec<(&'static str, Stored, ModelConfig)> {
             ModelConfig { output: Output::Untied, ..odd },
         ),
     ];
-    choices.into_iter().chain(other_families(&small, &odd)).collect()
+    let row_major = choices.into_iter().chain(other_families(&small, &odd));
+    let row_major = row_major.map(|(name, precision, config)| {
+        let storage = Storage::default();
+        (name, precision, config, storage)
+    });
+    row_major.chain(other_storage(&small, &odd)).collect()
+}
+
+/// The layouts, and weights of 4 bits, with rows and columns that leave every tail.
+fn other_storage(small: &ModelConfig, odd: &ModelConfig) -> [Choice; 5] {
+    use Layout::{PairedRows, QuadRows, RowMajor, SixteenRows};
+    use Stored::{FixedPoint, HalfFloat};
+    let in_layout = |layout| Storage { layout, four_bit: false };
+    let in_four_bits = |layout| Storage { layout, four_bit: true };
+    let untied = ModelConfig { output: Output::UntiedBias, ..*odd };
+    // Two groups of columns, and the second has a tail.
+    let wide =
+        ModelConfig { d_model: 22, encoder: StackConfig { n_heads: 2, ..small.encoder }, ..*small };
+    [
+        ("fixed-paired-rows", FixedPoint, untied, in_layout(PairedRows)),
+        ("fixed-quad-rows", FixedPoint, untied, in_layout(QuadRows)),
+        ("half-sixteen-rows", HalfFloat, untied, in_layout(SixteenRows)),
+        ("fixed-four-bits-tied", FixedPoint, wide, in_four_bits(RowMajor)),
+        ("fixed-four-bits-paired-rows", FixedPoint, untied, in_four_bits(PairedRows)),
+    ]
 }
 
 /// The families and activations that `choices` does not have, frames and embeddings among them.
@@ -186,13 +214,13 @@ fn other_families(
 fn write_missing_golden_files() {
     let folder = folder(VERSION);
     fs::create_dir_all(&folder).expect("a folder");
-    for (seed, (name, precision, config)) in (FIRST_SEED..).zip(choices()) {
+    for (seed, (name, precision, config, storage)) in (FIRST_SEED..).zip(choices()) {
         let path = folder.join(name).with_extension("kfm");
         if path.exists() {
             println!("{} exists", path.display());
             continue;
         }
-        let file = random_model(precision, &config, seed);
+        let file = random_model_with(precision, &config, seed, storage);
         fs::write(&path, &*file).expect("a new file");
         let limit = match config.has_encoder() {
             true => config.max_source_len - config.source_frame.len(),

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args as ClapArgs, ValueEnum};
 use model_format::config::{Precision, UnknownPolicy};
 
 use super::layout::{LayoutArgs, in_layout};
 use crate::checkpoint::{self, write_atomically};
 use crate::data::{corpus, split};
-use crate::export::export;
+use crate::export::{Weights, export_with};
 use crate::import::way_back::state_dict;
 use crate::model::TrainedModel;
 
@@ -28,6 +28,9 @@ pub struct Args {
     /// How numbers are stored and computed.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Fixed)]
     precision: PrecisionArg,
+    /// Bits of an integer file's weights. 4 halve the file, for a little accuracy.
+    #[arg(long, value_enum, value_name = "BITS", default_value_t = WeightsArg::Eight)]
+    weights: WeightsArg,
     #[command(flatten)]
     layout: LayoutArgs,
     /// Texts, in the form of what the run learned from, on which an integer model's ranges are measured;
@@ -75,6 +78,33 @@ impl From<PrecisionArg> for Precision {
     }
 }
 
+/// Bits of a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WeightsArg {
+    /// One scale a row.
+    #[value(name = "8")]
+    Eight,
+    /// A scale a row, and a factor from 1 to 15 for every 16 columns.
+    #[value(name = "4")]
+    Four,
+}
+
+impl WeightsArg {
+    /// What an exporter is to do.
+    ///
+    /// # Errors
+    /// A half-float file has no such choice.
+    pub fn chosen(self, precision: Precision) -> Result<Weights> {
+        match (self, precision) {
+            (Self::Eight, _) => Ok(Weights::EightBit),
+            (Self::Four, Precision::FixedPoint) => Ok(Weights::FourBit),
+            (Self::Four, Precision::HalfFloat) => {
+                bail!("--weights 4 is for integer files; a half-float file has 16 bits")
+            }
+        }
+    }
+}
+
 /// Says that texts which were given are of no use.
 pub fn warn_unused(calibration: Option<&Path>) {
     if let Some(path) = calibration {
@@ -92,7 +122,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let Some(output) = &args.output else { return Ok(()) };
     let precision = args.precision.into();
-    let layout = args.layout.chosen(precision)?;
+    let (layout, weights) = (args.layout.chosen(precision)?, args.weights.chosen(precision)?);
     let pairs = match (&args.calibration, precision) {
         (calibration, Precision::HalfFloat) => {
             warn_unused(calibration.as_deref());
@@ -109,7 +139,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let mut model = TrainedModel::from_checkpoint(checkpoint)?;
     model.unknown = args.unknown.into();
-    let file = in_layout(export(&model, precision, &pairs)?, layout)?;
+    let file = in_layout(export_with(&model, precision, weights, &pairs)?, layout)?;
     write_atomically(output, &file)?;
     println!("{}: {} bytes", output.display(), file.len());
     Ok(())

@@ -6,12 +6,12 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args as ClapArgs;
 use model_format::config::{Precision, UnknownPolicy};
 
-use super::export::{PrecisionArg, UnknownArg, warn_unused};
+use super::export::{PrecisionArg, UnknownArg, WeightsArg, warn_unused};
 use super::layout::{LayoutArgs, in_layout};
 use crate::checkpoint::write_atomically;
 use crate::data::corpus::Pair;
 use crate::data::tokenizer::Unit;
-use crate::export::{CALIBRATION_PAIRS, export};
+use crate::export::{CALIBRATION_PAIRS, export_with};
 use crate::import::config::Lengths;
 use crate::import::vocabulary::SplittingChoice;
 use crate::import::{Request, import};
@@ -46,6 +46,9 @@ pub struct Args {
     /// How numbers are stored and computed.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Fixed)]
     precision: PrecisionArg,
+    /// Bits of an integer file's weights. 4 halve the file, for a little accuracy.
+    #[arg(long, value_enum, value_name = "BITS", default_value_t = WeightsArg::Eight)]
+    weights: WeightsArg,
     #[command(flatten)]
     layout: LayoutArgs,
     /// Source texts (of a language model prompts), one a line, on which an integer model's ranges are
@@ -100,7 +103,7 @@ pub fn run(args: &Args) -> Result<()> {
         imported.model.unknown = unknown.into();
     }
     let precision = args.precision.into();
-    let layout = args.layout.chosen(precision)?;
+    let (layout, weights) = (args.layout.chosen(precision)?, args.weights.chosen(precision)?);
     let pairs = match (&args.calibration, precision) {
         (Some(path), Precision::FixedPoint) => calibration(&imported.model, path, args.threads)
             .with_context(|| path.display().to_string())?,
@@ -113,7 +116,7 @@ pub fn run(args: &Args) -> Result<()> {
             Vec::new()
         }
     };
-    let file = in_layout(export(&imported.model, precision, &pairs)?, layout)?;
+    let file = in_layout(export_with(&imported.model, precision, weights, &pairs)?, layout)?;
     write_atomically(&args.output, &file)?;
     println!(
         "{}: {} bytes; {} parameters, names of `{}`",

@@ -116,19 +116,47 @@ fn tensors(model: &Model<'_>) {
     let slots = || Slot::all(config).map(|slot| (slot, model.byte_len(slot)));
     let weights: usize = slots().map(|(_, len)| len).sum();
     println!("\nfile                 {} bytes, tensors {weights}", model.file_len());
-    println!("{:<44} {:>9} {:>12} {:>22}", "tensor", "bytes", "shape", "weights");
+    if let Some(bits) = bits_per_weight(model) {
+        println!("matrices             {bits:.2} bits per weight, scales and biases included");
+    }
+    println!("{:<44} {:>9} {:>12} {:>6} {:>18}", "tensor", "bytes", "shape", "kind", "weights");
     for (slot, len) in slots().filter(|(_, len)| *len > 0) {
         let expected = slot.expected(model.header().precision, config);
         let shape = format!("{}x{}", expected.rows, expected.cols);
         println!(
-            "{:<44} {len:>9} {shape:>12} {:>22}",
+            "{:<44} {len:>9} {shape:>12} {:>6} {:>18}",
             slot.to_string(),
+            kind(model.kind(slot)),
             range(model, slot, model.kind(slot))
         );
     }
 }
 
-/// Smallest and largest weight; for integers as the file holds them.
+/// Over all matrices and tables.
+fn bits_per_weight(model: &Model<'_>) -> Option<f64> {
+    let (mut bytes, mut weights) = (0, 0);
+    for slot in Slot::all(model.config()) {
+        if matches!(model.kind(slot), Kind::LinearI8 | Kind::LinearI4 | Kind::LinearF16) {
+            let expected = slot.expected(model.header().precision, model.config());
+            bytes += model.byte_len(slot);
+            weights += usize::from(expected.rows) * usize::from(expected.cols);
+        }
+    }
+    (weights > 0).then(|| 8.0 * bytes as f64 / weights as f64)
+}
+
+/// What the numbers of a tensor are stored in.
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::LinearI4 => "4-bit",
+        Kind::LinearI8 => "8-bit",
+        Kind::LinearF16 | Kind::NormF16 => "f16",
+        Kind::NormI32 | Kind::Heads | Kind::Frequencies | Kind::Multipliers => "i32",
+        Kind::Absent => "",
+    }
+}
+
+/// Smallest and largest weight, one of 4 bits times its factor; for integers as the file holds them.
 fn range(model: &Model<'_>, slot: Slot, kind: Kind) -> String {
     match kind {
         Kind::LinearI8 | Kind::LinearI4 => {

@@ -17,12 +17,19 @@ pub struct Calibration {
     max_abs: HashMap<String, f32>,
     /// Steps of 8-bit keys and values, by name, for every head.
     cached_steps: HashMap<String, Vec<f64>>,
+    /// Mean square of every column of every activation, by its name.
+    mean_squares: HashMap<String, Vec<f32>>,
 }
 
 impl Calibration {
     /// The largest magnitude of an activation; 0 where it was never seen.
     pub fn max_abs(&self, name: &str) -> f32 {
         self.max_abs.get(name).copied().unwrap_or(0.0)
+    }
+
+    /// The mean square of every column of an activation; nothing where it was never seen.
+    pub fn mean_squares(&self, name: &str) -> &[f32] {
+        self.mean_squares.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// The real value of one unit of the keys or values of a head; 1/127 where none was ever seen.
@@ -56,6 +63,8 @@ struct Ranges {
     max_abs: HashMap<String, f32>,
     /// Of keys and values, by name, for every head.
     samples: HashMap<String, Vec<Vec<f32>>>,
+    /// Sums of squares of every column, by name, and the number of rows.
+    squares: HashMap<String, (Vec<f64>, usize)>,
 }
 
 impl Ranges {
@@ -63,6 +72,12 @@ impl Ranges {
     fn observe(&mut self, name: &str, values: &[f32], cols: usize, heads: usize) {
         let max = self.max_abs.entry(name.to_owned()).or_default();
         *max = values.iter().fold(*max, |max, v| max.max(v.abs()));
+        let empty = || (vec![0.0; cols], 0);
+        let (squares, count) = self.squares.entry(name.to_owned()).or_insert_with(empty);
+        for row in values.chunks_exact(cols) {
+            squares.iter_mut().zip(row).for_each(|(sum, &v)| *sum += f64::from(v).powi(2));
+            *count += 1;
+        }
         if name.ends_with("attention.key") || name.ends_with("attention.value") {
             let empty = || vec![Vec::new(); heads];
             let samples = self.samples.entry(name.to_owned()).or_insert_with(empty);
@@ -91,7 +106,15 @@ pub fn calibrate(trained: &Trained<'_>, examples: &[Example]) -> Calibration {
     }
     let steps = |heads: &Vec<Vec<f32>>| heads.iter().map(|samples| best_step(samples)).collect();
     let cached_steps = ranges.samples.iter().map(|(name, heads)| (name.clone(), steps(heads)));
-    Calibration { cached_steps: cached_steps.collect(), max_abs: ranges.max_abs }
+    let means = |(sums, count): &(Vec<f64>, usize)| {
+        sums.iter().map(|sum| (sum / (*count).max(1) as f64) as f32).collect()
+    };
+    let mean_squares = ranges.squares.iter().map(|(name, sums)| (name.clone(), means(sums)));
+    Calibration {
+        cached_steps: cached_steps.collect(),
+        mean_squares: mean_squares.collect(),
+        max_abs: ranges.max_abs,
+    }
 }
 
 /// What the encoder reads and what the decoder reads of an example; nothing for a stack that is not

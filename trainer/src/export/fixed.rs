@@ -4,22 +4,26 @@ use anyhow::{Context, Result, ensure};
 use model_format::FileBuilder;
 use model_format::directory::{DecoderSlot, Kind, Slot};
 use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
-use model_format::layout::{Layout, LinearInt};
 
+use super::Weights;
 use super::calibration::Calibration;
-use super::formats::{ChosenFormats, output, rows};
-use super::linear::{QuantizedLinear, multiplier, quantize_rows};
+use super::formats::{ChosenFormats, output};
+use super::linear::{QuantizedLinear, multiplier};
+use super::quantizer::Quantizer;
 use super::trained::{Trained, attention_of, is_cached};
 
 /// Writes formats and tensors.
 pub fn write(
     trained: &Trained<'_>,
     calibration: &Calibration,
+    weights: Weights,
     file: &mut FileBuilder,
 ) -> Result<()> {
-    let formats = ChosenFormats::choose(trained, calibration)?;
+    let quantizer = Quantizer::new(trained, calibration, weights);
+    let formats = ChosenFormats::choose(&quantizer, calibration)?;
     file.formats(|slot| formats.get(slot));
-    let exporter = Exporter { trained, calibration, formats };
+    file.four_bit(|slot| quantizer.is_four_bit(slot));
+    let exporter = Exporter { trained, calibration, quantizer, formats };
     file.tensors(|slot, kind| {
         exporter.tensor(slot, kind).with_context(|| format!("tensor `{slot}`"))
     })
@@ -28,6 +32,7 @@ pub fn write(
 struct Exporter<'a> {
     trained: &'a Trained<'a>,
     calibration: &'a Calibration,
+    quantizer: Quantizer<'a>,
     formats: ChosenFormats,
 }
 
@@ -43,7 +48,7 @@ const PROBABILITY_BITS: i32 = 15;
 impl Exporter<'_> {
     fn tensor(&self, slot: Slot, kind: Kind) -> Result<Vec<u8>> {
         match kind {
-            Kind::LinearI8 => self.linear(slot),
+            Kind::LinearI8 | Kind::LinearI4 => self.linear(slot),
             Kind::NormI32 => self.norm(slot),
             Kind::Heads => self.heads(slot),
             Kind::Multipliers => {
@@ -55,7 +60,7 @@ impl Exporter<'_> {
                 let pairs = self.trained.frequencies();
                 Ok(pairs.iter().flatten().flat_map(|q| q.to_le_bytes()).collect())
             }
-            Kind::Absent | Kind::LinearI4 | Kind::LinearF16 | Kind::NormF16 => Ok(Vec::new()),
+            Kind::Absent | Kind::LinearF16 | Kind::NormF16 => Ok(Vec::new()),
         }
     }
 
@@ -72,18 +77,15 @@ impl Exporter<'_> {
         } else {
             self.embedding_multipliers(slot, &quantized)?
         };
-        let QuantizedLinear { weights, bias, .. } = quantized;
-        Ok(LinearInt::pack(Layout::RowMajor, &weights, &bias, &multipliers))
+        Ok(quantized.pack(&multipliers))
     }
 
     fn rows(&self, slot: Slot) -> Result<QuantizedLinear> {
-        let config = &self.trained.config;
-        let (weights, bias) = self.trained.linear(slot, rows(config, slot))?;
-        let (x_step, x_max) = match slot.input(config) {
+        let input = match slot.input(&self.trained.config) {
             Some(input) => (self.formats.step(input), self.formats.get(input).max_abs()),
             None => (1.0, 1),
         };
-        Ok(quantize_rows(weights, &bias, x_step, x_max))
+        self.quantizer.rows(slot, input)
     }
 
     /// From the accumulator to the output: `step * x_step / out_step`.

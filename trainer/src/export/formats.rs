@@ -7,8 +7,8 @@ use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation
 use model_format::numeric::QFormat;
 
 use super::calibration::Calibration;
-use super::linear::{quantize_rows, row_bound};
-use super::trained::{Trained, is_cached};
+use super::quantizer::{Quantizer, rows};
+use super::trained::is_cached;
 
 /// Room above the largest magnitude that calibration saw.
 const HEADROOM: f64 = 1.1;
@@ -26,15 +26,15 @@ pub struct ChosenFormats {
 impl ChosenFormats {
     /// Chooses every format: as many fractional bits as the seen range allows, fewer where a
     /// multiplier would not fit, and 15 bits where a row of the reader needs it.
-    pub fn choose(trained: &Trained<'_>, calibration: &Calibration) -> Result<Self> {
-        let config = trained.config;
+    pub fn choose(quantizer: &Quantizer<'_>, calibration: &Calibration) -> Result<Self> {
+        let config = quantizer.trained.config;
         let mut chosen = Self { config, formats: Vec::new() };
         for slot in ActivationSlot::all(&config) {
             if !slot.is_used(&config) {
                 chosen.formats.push(QFormat::UNUSED);
                 continue;
             }
-            let bits = reader_bits(trained, slot)?;
+            let bits = reader_bits(quantizer, slot)?;
             let frac_bits = match slot {
                 ActivationSlot::Logits => 0,
                 _ => frac_bits(calibration.max_abs(&name(&config, slot)), bits),
@@ -46,10 +46,10 @@ impl ChosenFormats {
             chosen.share_embedding();
         }
         for slot in Slot::all(&config).filter(|slot| rows(&config, *slot) > 0) {
-            chosen.fit_output(trained, slot)?;
+            chosen.fit_output(quantizer, slot)?;
         }
         chosen.hand_over();
-        chosen.choose_logits(trained)?;
+        chosen.choose_logits(quantizer)?;
         Ok(chosen)
     }
 
@@ -87,11 +87,11 @@ impl ChosenFormats {
     }
 
     /// Takes fractional bits from the output of a linear tensor until its multipliers fit.
-    fn fit_output(&mut self, trained: &Trained<'_>, slot: Slot) -> Result<()> {
+    fn fit_output(&mut self, quantizer: &Quantizer<'_>, slot: Slot) -> Result<()> {
         let (Some(input), Some(output)) = (slot.input(&self.config), output(slot)) else {
             return Ok(());
         };
-        let steps = self.row_steps(trained, slot, input)?;
+        let steps = self.largest_step(quantizer, slot, input)?;
         let mut format = self.get(output);
         let scale = |f: QFormat| steps * self.step(input) * 2_f64.powi(f.frac_bits.into());
         while format.frac_bits > 0 && scale(format) > MAX_SCALE {
@@ -102,35 +102,32 @@ impl ChosenFormats {
     }
 
     /// The largest step of a row of `slot`.
-    fn row_steps(&self, trained: &Trained<'_>, slot: Slot, input: ActivationSlot) -> Result<f64> {
-        let rows = rows(&self.config, slot);
-        let (weights, bias) = trained.linear(slot, rows)?;
-        let x_max = self.get(input).max_abs();
-        let quantized = quantize_rows(weights, &bias, self.step(input), x_max);
+    fn largest_step(
+        &self,
+        quantizer: &Quantizer<'_>,
+        slot: Slot,
+        input: ActivationSlot,
+    ) -> Result<f64> {
+        let quantized = quantizer.rows(slot, (self.step(input), self.get(input).max_abs()))?;
         Ok(quantized.steps.iter().copied().fold(0.0, f64::max))
     }
 
     /// As many fractional bits as the multipliers of the output layer allow.
-    fn choose_logits(&mut self, trained: &Trained) -> Result<()> {
+    fn choose_logits(&mut self, quantizer: &Quantizer<'_>) -> Result<()> {
         let slot = match self.config.output.is_tied() {
             true => Slot::TargetEmbedding,
             false => Slot::Output,
         };
         let input = ActivationSlot::output_input(&self.config);
-        let scale = self.row_steps(trained, slot, input)? * self.step(input);
+        let scale = self.largest_step(quantizer, slot, input)? * self.step(input);
         let bits = (MAX_SCALE / scale).log2().floor().clamp(0.0, MAX_FRAC_BITS.into());
         self.set(ActivationSlot::Logits, QFormat { frac_bits: bits as i8, bits: 32 });
         Ok(())
     }
 }
 
-/// Rows of a tensor of the file.
-pub fn rows(config: &ModelConfig, slot: Slot) -> usize {
-    slot.expected(model_format::config::Precision::FixedPoint, config).rows.into()
-}
-
 /// The name under which calibration saw an activation.
-fn name(config: &ModelConfig, slot: ActivationSlot) -> String {
+pub fn name(config: &ModelConfig, slot: ActivationSlot) -> String {
     let seen = match slot {
         ActivationSlot::Memory | ActivationSlot::DecoderFinal => slot.stream(config),
         _ => None,
@@ -146,20 +143,16 @@ fn frac_bits(max: f32, bits: u8) -> i8 {
 }
 
 /// 16, or 15 where a row of a tensor that reads `slot` could leave its accumulator otherwise.
-fn reader_bits(trained: &Trained<'_>, slot: ActivationSlot) -> Result<u8> {
-    let config = &trained.config;
+fn reader_bits(quantizer: &Quantizer<'_>, slot: ActivationSlot) -> Result<u8> {
+    let config = &quantizer.trained.config;
     for reader in Slot::all(config) {
         let expected = reader.expected(model_format::config::Precision::FixedPoint, config);
         if reader.input(config) != Some(slot) || expected.kind != Kind::LinearI8 {
             continue;
         }
-        let (weights, bias) = trained.linear(reader, expected.rows.into())?;
-        let cols = usize::from(expected.cols);
         // Without the bias, whose share is below a quarter of the range by construction.
-        let quantized = quantize_rows(weights, &vec![0.0; bias.len()], 1.0, 1);
-        let bounds =
-            quantized.weights.chunks_exact(cols).map(|row| row_bound(row, 1 << 29, 1 << 15));
-        if bounds.max().is_some_and(|bound| bound > i64::from(i32::MAX)) {
+        let quantized = quantizer.rows_without_bias(reader)?;
+        if quantized.largest_sum(1 << 15) + (1 << 29) > i64::from(i32::MAX) {
             return Ok(15);
         }
     }

@@ -6,7 +6,7 @@ use model_format::FileBuilder;
 use model_format::directory::{Kind, Slot};
 use model_format::layout::{Layout, LinearF16};
 
-use super::formats::rows;
+use super::quantizer::rows;
 use super::trained::Trained;
 
 /// Writes all tensors.

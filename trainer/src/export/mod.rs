@@ -1,10 +1,12 @@
 //! From a trained model to a file that the runtime reads.
 //!
 //! ```text
-//! fixed        integers: i8 weights, i16 activations (the numeric contract)
+//! fixed        integers: weights of 8 or 4 bits, i16 activations (the numeric contract)
 //!   calibration  ranges of all activations on real sentences
 //!   formats      Q formats from the ranges
-//!   linear       rows of a matrix to i8, biases and multipliers
+//!   quantizer    every linear tensor: how many bits it has
+//!   linear       rows of a matrix to integers, biases and multipliers
+//!   nibbles      rows to 4 bits
 //! half         f16 weights
 //! trained      the model as the exporters see it
 //! ```
@@ -14,6 +16,8 @@ mod fixed;
 mod formats;
 mod half;
 mod linear;
+mod nibbles;
+mod quantizer;
 mod trained;
 
 use anyhow::{Context, Result};
@@ -32,11 +36,31 @@ use trained::Trained;
 /// Sentences that calibration looks at.
 pub const CALIBRATION_PAIRS: usize = 1000;
 
-/// The file of `model`. An integer file needs its ranges on `calibration`, pairs of which some are
-/// taken at equal distances.
+/// How an integer file stores the weights of its matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Weights {
+    /// 8 bits.
+    #[default]
+    EightBit,
+    /// 4 bits where accuracy allows it, with factors for groups of 16 columns.
+    FourBit,
+}
+
+/// The file of `model`, an integer file with weights of 8 bits. It needs its ranges on `calibration`,
+/// pairs of which some are taken at equal distances.
 pub fn export(
     model: &TrainedModel,
     precision: Precision,
+    calibration: &[Pair],
+) -> Result<AlignedBytes> {
+    export_with(model, precision, Weights::EightBit, calibration)
+}
+
+/// [`export`] with weights of so many bits; a half-float file always has 16.
+pub fn export_with(
+    model: &TrainedModel,
+    precision: Precision,
+    weights: Weights,
     calibration: &[Pair],
 ) -> Result<AlignedBytes> {
     let trained = Trained::new(model);
@@ -52,7 +76,7 @@ pub fn export(
     match precision {
         Precision::FixedPoint => {
             let ranges = calibration::calibrate(&trained, &chosen(model, calibration));
-            fixed::write(&trained, &ranges, &mut file)?;
+            fixed::write(&trained, &ranges, weights, &mut file)?;
         }
         Precision::HalfFloat => half::write(&trained, &mut file)?,
     }
