@@ -144,3 +144,16 @@ pub fn run(args: &Args) -> Result<()> {
     println!("{}: {} bytes", output.display(), file.len());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_of_4_bits_are_for_integer_files() {
+        let chosen = |weights: WeightsArg, precision| weights.chosen(precision).ok();
+        assert_eq!(chosen(WeightsArg::Four, Precision::FixedPoint), Some(Weights::FourBit));
+        assert_eq!(chosen(WeightsArg::Eight, Precision::HalfFloat), Some(Weights::EightBit));
+        assert_eq!(chosen(WeightsArg::Four, Precision::HalfFloat), None);
+    }
+}

@@ -170,8 +170,9 @@ mod tests {
     fn no_row_of_4_bits_can_leave_the_accumulator() {
         let q = quantize(&[1.0; 4096], &[5.0], 1.0 / 1024.0, Width::Four(&[1.0; 4096]));
         assert!(row_bound(&q.weights, &q.factors, q.bias[0], 32768) <= i64::from(i32::MAX));
+        // 15 steps a weight are what the accumulator holds; one less is a fifteenth.
         let value = f64::from(q.weights[0]) * f64::from(q.factors[0]) * q.steps[0];
-        assert!((value - 1.0).abs() < 0.05, "{value}");
+        assert!((value - 1.0).abs() < 0.1, "{value}");
     }
 
     #[test]
