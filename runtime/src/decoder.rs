@@ -69,14 +69,7 @@ impl<'a, P: Precision> Decoder<'a, P> {
             caches: caches.get_mut(first..).unwrap_or_default(),
             search,
             rotation: carver.take(rotation_len(model.config())),
-            step: Step {
-                position,
-                source_len,
-                inputs: carver.take(plan.inputs),
-                x: carver.take(d_model),
-                normed: carver.take(d_model),
-                work: carver.take_rest(),
-            },
+            step: Step { position, source_len, x: carver.take(d_model), work: carver.take_rest() },
         }
     }
 
@@ -96,7 +89,7 @@ impl<'a, P: Precision> Decoder<'a, P> {
 
     /// What the output projection reads once all layers are done.
     pub fn into_output(self) -> OutputInput<'a, P> {
-        OutputInput { hidden: self.step.x, inputs: self.step.inputs, search: self.search }
+        OutputInput { hidden: self.step.x, inputs: self.step.work, search: self.search }
     }
 
     /// Runs the layers from `cursor` on as far as `budget` goes; whether they are done.

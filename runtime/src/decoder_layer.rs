@@ -9,11 +9,12 @@ use model_format::formats::{ActivationSlot, DecoderActivation};
 
 use crate::align::Align;
 use crate::arena::Carver;
-use crate::encoder::{CopyFrom, chunks, rows_of};
+use crate::encoder::{chunks, rows_of};
 use crate::layers::{
     AttentionSlots, FeedForward, HeadShape, KeyValueProjection, KvCache, MultiHead, Norm,
     QueryProjection,
 };
+use crate::plan::group_len;
 use crate::precision::{AttentionScratch, Precision};
 
 /// One decoder layer.
@@ -77,9 +78,9 @@ impl<'m> DecoderLayer<'_, 'm> {
         let norm = self.norm::<P>(DecoderSlot::Norm1, DecoderActivation::Norm1);
         let query = QueryProjection::<P>::new(self.model, &self.self_attention());
         let key_value = KeyValueProjection::<P>::new(self.model, &self.self_attention());
-        let Step { position, x, normed, inputs, work, .. } = step;
-        let (to, _) = attention_buffers::<P>(work, x.len(), 0);
-        let input = before(self.place(), &norm, x, normed);
+        let Step { position, x, work, .. } = step;
+        let (to, work) = query_and_work::<P>(work, x.len());
+        let (input, inputs) = norm.before(self.place(), (x, x.len()), work);
         let input = P::input(input, [1, x.len()], inputs);
         query.forward(&input, to);
         key_value.remember(&input, *position, cache);
@@ -90,11 +91,12 @@ impl<'m> DecoderLayer<'_, 'm> {
     pub fn attend<P: Precision>(self, step: &mut Step<'_, P>, cache: &Cache<'_, P>) {
         let norm = self.norm::<P>(DecoderSlot::Norm1, DecoderActivation::Norm1);
         let attention = MultiHead::<P>::new(self.model, &self.self_attention(), self.heads());
-        let Step { position, x, normed, inputs, work, .. } = step;
-        let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cache.capacity);
+        let Step { position, x, work, .. } = step;
+        let (query, work) = query_and_work::<P>(work, x.len());
         let len = position.saturating_add(1);
-        attention.attend(query, (cache, len), &mut scratch, normed, |_, _| ());
-        attention.output(&P::input(normed, [1, x.len()], inputs), x);
+        let mut scratch = AttentionScratch::carve(work, len);
+        attention.attend(query, (cache, len), &mut scratch, |_, _| ());
+        attention.output(&P::input(query, [1, x.len()], work), x);
         after(self.place(), &norm, x);
     }
 
@@ -109,13 +111,14 @@ impl<'m> DecoderLayer<'_, 'm> {
         let norm = self.norm::<P>(DecoderSlot::Norm2, DecoderActivation::Norm2);
         let projection = QueryProjection::<P>::new(self.model, &self.cross_attention());
         let attention = MultiHead::<P>::new(self.model, &self.cross_attention(), self.heads());
-        let Step { source_len, x, normed, inputs, work, .. } = step;
-        let (query, mut scratch) = attention_buffers::<P>(work, x.len(), cross.capacity);
-        let input = before(self.place(), &norm, x, normed);
+        let Step { source_len, x, work, .. } = step;
+        let (query, work) = query_and_work::<P>(work, x.len());
+        let (input, inputs) = norm.before(self.place(), (x, x.len()), work);
         projection.forward(&P::input(input, [1, x.len()], inputs), query);
+        let mut scratch = AttentionScratch::carve(work, *source_len);
         let seen = |head, scratch: AttentionScratch<'_, P>| align.head(self.layer, head, scratch);
-        attention.attend(query, (cross, *source_len), &mut scratch, normed, seen);
-        attention.output(&P::input(normed, [1, x.len()], inputs), x);
+        attention.attend(query, (cross, *source_len), &mut scratch, seen);
+        attention.output(&P::input(query, [1, x.len()], work), x);
         after(self.place(), &norm, x);
     }
 
@@ -130,7 +133,7 @@ impl<'m> DecoderLayer<'_, 'm> {
     ) {
         let key_value = KeyValueProjection::<P>::new(self.model, &self.cross_attention());
         let d_model = usize::from(self.model.config().d_model);
-        for chunk in chunks(positions, P::TOKENS) {
+        for chunk in chunks(positions, group_len(P::TOKENS, cache.capacity)) {
             let input = P::input(rows_of(memory, &chunk, d_model), [chunk.len(), d_model], inputs);
             key_value.remember(&input, chunk.start, cache);
         }
@@ -157,42 +160,24 @@ impl<'m> DecoderLayer<'_, 'm> {
             [S::Linear1, S::Linear2].map(|s| self.slot(s)),
             [A::Hidden, A::Sum3].map(|a| self.activation(a)),
         );
-        let Step { x, normed, inputs, work, .. } = step;
-        let hidden = Carver::new(work).take::<P::Activation>(stack.d_ff.into());
-        match self.place() {
-            NormPlace::Pre => norm.forward(x, normed),
-            NormPlace::Post => normed.copy_from(x),
-        }
-        feed_forward.forward((normed, 1), hidden, x, inputs);
+        let Step { x, work, .. } = step;
+        let mut carver = Carver::new(work);
+        let hidden = carver.take::<P::Activation>(stack.d_ff.into());
+        let work = carver.take_rest();
+        let (input, inputs) = norm.before(self.place(), (x, x.len()), work);
+        feed_forward.hidden((input, 1), hidden, inputs);
+        feed_forward.add((hidden, 1), x, work);
         after(self.place(), &norm, x);
     }
 }
 
-/// A query `[d_model]`, and room for `len` positions.
-fn attention_buffers<P: Precision>(
+/// A query `[d_model]`, and what is left.
+fn query_and_work<P: Precision>(
     work: &mut [u8],
     d_model: usize,
-    len: usize,
-) -> (&mut [P::Activation], AttentionScratch<'_, P>) {
+) -> (&mut [P::Activation], &mut [u8]) {
     let mut carver = Carver::new(work);
-    let query = carver.take(d_model);
-    (query, AttentionScratch { scores: carver.take(len), probabilities: carver.take(len) })
-}
-
-/// What a sublayer reads: the normed stream before it, or the stream itself.
-fn before<'x, P: Precision>(
-    place: NormPlace,
-    norm: &Norm<'_, P>,
-    x: &'x [P::Activation],
-    normed: &'x mut [P::Activation],
-) -> &'x [P::Activation] {
-    match place {
-        NormPlace::Pre => {
-            norm.forward(x, normed);
-            normed
-        }
-        NormPlace::Post => x,
-    }
+    (carver.take(d_model), carver.take_rest())
 }
 
 fn after<P: Precision>(place: NormPlace, norm: &Norm<'_, P>, x: &mut [P::Activation]) {
@@ -209,10 +194,7 @@ pub(crate) struct Step<'a, P: Precision> {
     pub source_len: usize,
     /// The stream, `[d_model]`.
     pub x: &'a mut [P::Activation],
-    /// Its norm, then the context, `[d_model]`.
-    pub normed: &'a mut [P::Activation],
-    /// What products need.
-    pub inputs: &'a mut [u8],
-    /// Attention's or feed-forward's buffers.
+    /// The query, which becomes the context, or what is hidden; then norms, scores and probabilities
+    /// and what products need, none of which outlives its sublayer.
     pub work: &'a mut [u8],
 }

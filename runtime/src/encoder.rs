@@ -14,7 +14,7 @@ use crate::layers::{
     AttentionSlots, Embedding, FeedForward, HeadShape, KeyValueProjection, KvCache, MultiHead,
     Norm, QueryProjection, rotate, start_rotation,
 };
-use crate::plan::{Plan, rotation_len};
+use crate::plan::{Plan, group_len, rotation_len};
 use crate::precision::{AttentionScratch, Precision};
 use crate::profile::{self, Operator, Side};
 use crate::tokenizer::Ids;
@@ -57,7 +57,8 @@ impl<'m> EncoderLayer<'_, 'm> {
         }
     }
 
-    /// `stream` is `[len, d_model]`; `scratch` holds what the plan counted for one phase.
+    /// `stream` is `[len, d_model]`; `scratch` holds what the plan counted for one phase: what is
+    /// hidden, then the norm of what it is made of.
     #[inline(never)]
     fn feed_forward<P: Precision>(
         self,
@@ -77,16 +78,13 @@ impl<'m> EncoderLayer<'_, 'm> {
         let Shape { d_model, d_ff, .. } = shape;
         let tokens = most_tokens::<P>(shape);
         let mut carver = Carver::new(scratch);
-        let normed = carver.take::<P::Activation>(tokens.saturating_mul(d_model));
         let hidden = carver.take::<P::Activation>(tokens.saturating_mul(d_ff));
-        let inputs = carver.take_rest();
+        let work = carver.take_rest();
         for chunk in chunks(positions, tokens) {
             let x = rows_mut(stream, &chunk, d_model);
-            match self.place() {
-                NormPlace::Pre => norm.forward_all(x, normed, d_model),
-                NormPlace::Post => normed.copy_from(x),
-            }
-            feed_forward.forward((normed, chunk.len()), hidden, x, inputs);
+            let (input, inputs) = norm.before(self.place(), (x, d_model), work);
+            feed_forward.hidden((input, chunk.len()), hidden, inputs);
+            feed_forward.add((hidden, chunk.len()), x, work);
             if self.place() == NormPlace::Post {
                 norm.forward_all_in_place(x, d_model);
             }
@@ -118,17 +116,11 @@ impl<'m> EncoderLayer<'_, 'm> {
         let query = QueryProjection::<P>::new(self.model, &self.attention());
         let key_value = KeyValueProjection::<P>::new(self.model, &self.attention());
         let d_model = shape.d_model;
-        let AttentionBuffers { queries, mut cache, normed, inputs, .. } =
+        let AttentionBuffers { queries, mut cache, work } =
             AttentionBuffers::<P>::carve(shape, scratch);
         for chunk in chunks(positions, most_tokens::<P>(shape)) {
             let x = rows_of(stream, &chunk, d_model);
-            let x = match self.place() {
-                NormPlace::Pre => {
-                    norm.forward_all(x, normed, d_model);
-                    &*normed
-                }
-                NormPlace::Post => x,
-            };
+            let (x, inputs) = norm.before(self.place(), (x, d_model), work);
             let input = P::input(x, [chunk.len(), d_model], inputs);
             query.forward(&input, rows_mut(queries, &chunk, d_model));
             key_value.remember(&input, chunk.start, &mut cache);
@@ -149,17 +141,16 @@ impl<'m> EncoderLayer<'_, 'm> {
         let heads = HeadShape { n_heads: config.encoder.n_heads.into(), d_k: config.encoder_d_k() };
         let attention = MultiHead::<P>::new(self.model, &self.attention(), heads);
         let Shape { len, d_model, .. } = shape;
-        let AttentionBuffers { queries, cache, normed: contexts, inputs, mut scratch } =
+        let AttentionBuffers { queries, cache, work } =
             AttentionBuffers::<P>::carve(shape, scratch);
         for chunk in chunks(positions, most_tokens::<P>(shape)) {
-            let queries = rows_of(queries, &chunk, d_model).chunks_exact(d_model.max(1));
-            let mut rows = contexts.chunks_exact_mut(d_model.max(1));
-            for query in queries {
-                let context = rows.next().unwrap_or_default();
-                attention.attend(query, (&cache, len), &mut scratch, context, |_, _| ());
+            let contexts = rows_mut(queries, &chunk, d_model);
+            let mut scratch = AttentionScratch::carve(work, len);
+            for query in contexts.chunks_exact_mut(d_model.max(1)) {
+                attention.attend(query, (&cache, len), &mut scratch, |_, _| ());
             }
             let x = rows_mut(stream, &chunk, d_model);
-            attention.output(&P::input(contexts, [chunk.len(), d_model], inputs), x);
+            attention.output(&P::input(contexts, [chunk.len(), d_model], work), x);
             if self.place() == NormPlace::Post {
                 norm.forward_all_in_place(x, d_model);
             }
@@ -169,7 +160,7 @@ impl<'m> EncoderLayer<'_, 'm> {
 
 /// Tokens that products take together.
 fn most_tokens<P: Precision>(shape: Shape) -> usize {
-    P::TOKENS.min(shape.capacity)
+    group_len(P::TOKENS, shape.capacity)
 }
 
 /// `positions` in pieces of at most `tokens`.
@@ -192,16 +183,13 @@ fn rows_mut<'x, T>(x: &'x mut [T], positions: &Range<usize>, d_model: usize) -> 
 
 /// What self-attention holds for one layer.
 struct AttentionBuffers<'a, P: Precision> {
-    /// `[capacity, d_model]`.
+    /// `[capacity, d_model]`; a context takes the place of its query.
     queries: &'a mut [P::Activation],
     /// Keys and values.
     cache: KvCache<'a, P::Cached>,
-    /// `[tokens, d_model]`: norms, which are dead once query, key and value are made; then contexts.
-    normed: &'a mut [P::Activation],
-    /// What products need.
-    inputs: &'a mut [u8],
-    /// Of one head.
-    scratch: AttentionScratch<'a, P>,
+    /// Norms and what their products need; or scores and probabilities of one head; or what the output
+    /// projection needs.
+    work: &'a mut [u8],
 }
 
 impl<'a, P: Precision> AttentionBuffers<'a, P> {
@@ -212,12 +200,7 @@ impl<'a, P: Precision> AttentionBuffers<'a, P> {
         Self {
             queries: carver.take(len),
             cache: KvCache { keys: carver.take(len), values: carver.take(len), capacity },
-            normed: carver.take(most_tokens::<P>(shape).saturating_mul(d_model)),
-            scratch: AttentionScratch {
-                scores: carver.take(capacity),
-                probabilities: carver.take(capacity),
-            },
-            inputs: carver.take_rest(),
+            work: carver.take_rest(),
         }
     }
 }

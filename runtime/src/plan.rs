@@ -10,7 +10,7 @@
 //! with `memory`, which is dead once cross keys and values are stored. A model without a decoder ends
 //! with the first line, one without an encoder has the decoder's cache and scratch alone.
 
-use model_format::config::{ModelConfig, Positions, Precision};
+use model_format::config::{ModelConfig, NormPlace, Positions, Precision};
 use model_format::header::{Header, HeaderError};
 
 use crate::arena::ARENA_ALIGN;
@@ -53,8 +53,6 @@ pub struct Plan {
     pub search: usize,
     /// Decoder scratch, after the search.
     pub decoder_scratch: usize,
-    /// Of that, what the inputs of products need.
-    pub inputs: usize,
     /// All of it.
     pub total: usize,
 }
@@ -89,6 +87,19 @@ const fn input_len(precision: Precision, tokens: usize, cols: usize) -> usize {
     match precision {
         Precision::FixedPoint => padded(kernels::scratch_len(tokens, cols)),
         Precision::HalfFloat => 0,
+    }
+}
+
+/// Tokens of one product, at most `tokens`, where `capacity` positions are to go through it: groups of
+/// about one size, in fours, for scratch has room for the largest.
+pub(crate) const fn group_len(tokens: usize, capacity: usize) -> usize {
+    if tokens <= 4 || capacity <= tokens {
+        return min(tokens, capacity);
+    }
+    let groups = capacity.div_ceil(tokens);
+    match capacity.saturating_add(groups.saturating_sub(1)).checked_div(groups) {
+        Some(len) => min(padded(len), tokens),
+        None => tokens,
     }
 }
 
@@ -142,15 +153,15 @@ impl Plan {
         let encoder_scratch = encoder_scratch(header, &size, source);
         let remember = match config.has_cross_attention() {
             true => {
-                cross.saturating_add(input_len(header.precision, min(source, size.tokens), d_model))
+                let tokens = group_len(size.tokens, source);
+                cross.saturating_add(input_len(header.precision, tokens, d_model))
             }
             false => 0,
         };
         let memory_offset = max(encoder_scratch, remember);
         let self_cache =
             buffer(limits.target_len as usize * d_model, size.cached).saturating_mul(2 * n_layers);
-        let inputs = input_len(header.precision, 1, max(d_model, config.decoder.d_ff as usize));
-        let decoder_scratch = decoder_scratch(config, &size, limits, inputs);
+        let decoder_scratch = decoder_scratch(header, &size, limits);
         let search = search_buffers(config, limits);
         let decoder = cross
             .saturating_add(self_cache.saturating_mul(max(limits.beams as usize, 1)))
@@ -166,7 +177,6 @@ impl Plan {
             self_cache,
             search,
             decoder_scratch,
-            inputs,
             total,
         }
     }
@@ -225,17 +235,12 @@ const fn encoder_scratch(header: &Header, size: &Sizes, source: usize) -> usize 
         return 0;
     }
     let (d_model, d_ff) = (config.d_model as usize, config.encoder.d_ff as usize);
-    let tokens = min(source, size.tokens);
+    let tokens = group_len(size.tokens, source);
     let embed = buffer(rotation_len(config), ROTATION_SIZE);
-    let normed = buffer(tokens.saturating_mul(d_model), size.activation);
     let attention = buffer(source * d_model, size.activation)
         .saturating_add(buffer(source * d_model, size.cached).saturating_mul(2))
-        .saturating_add(normed)
-        .saturating_add(attention_scratch(size, source))
-        .saturating_add(input_len(header.precision, tokens, d_model));
-    let feed_forward = normed
-        .saturating_add(buffer(tokens.saturating_mul(d_ff), size.activation))
-        .saturating_add(input_len(header.precision, tokens, max(d_model, d_ff)));
+        .saturating_add(max(attention_scratch(size, source), normed_input(header, size, tokens)));
+    let feed_forward = feed_forward_scratch(header, size, tokens, d_ff);
     max(embed, max(attention, feed_forward))
 }
 
@@ -244,23 +249,37 @@ const fn attention_scratch(size: &Sizes, len: usize) -> usize {
     buffer(len, size.score) + buffer(len, size.probability)
 }
 
-/// Rotation, stream and norm, and the larger of attention (with a query) and feed-forward.
-const fn decoder_scratch(
-    config: &ModelConfig,
-    size: &Sizes,
-    limits: Limits,
-    inputs: usize,
-) -> usize {
+/// What a sublayer reads of `tokens` tokens where that is a norm of its own, and what products need of
+/// it; no less than they need of a context.
+const fn normed_input(header: &Header, size: &Sizes, tokens: usize) -> usize {
+    let d_model = header.config.d_model as usize;
+    let normed = match header.config.norm {
+        NormPlace::Pre => buffer(tokens.saturating_mul(d_model), size.activation),
+        NormPlace::Post => 0,
+    };
+    normed.saturating_add(input_len(header.precision, tokens, d_model))
+}
+
+/// What is hidden, and the larger of what it is made of and what its product needs.
+const fn feed_forward_scratch(header: &Header, size: &Sizes, tokens: usize, d_ff: usize) -> usize {
+    let hidden = buffer(tokens.saturating_mul(d_ff), size.activation);
+    let product = input_len(header.precision, tokens, d_ff);
+    hidden.saturating_add(max(normed_input(header, size, tokens), product))
+}
+
+/// Rotation and stream, and the larger of attention (with a query) and feed-forward.
+const fn decoder_scratch(header: &Header, size: &Sizes, limits: Limits) -> usize {
+    let config = &header.config;
     if !config.has_decoder() {
         return 0;
     }
     let d_model = config.d_model as usize;
     let longest = max(limits.source_len as usize, limits.target_len as usize);
-    let attention = buffer(d_model, size.activation) + attention_scratch(size, longest);
-    let feed_forward = buffer(config.decoder.d_ff as usize, size.activation);
+    let scratch = max(attention_scratch(size, longest), normed_input(header, size, 1));
+    let attention = buffer(d_model, size.activation) + scratch;
+    let feed_forward = feed_forward_scratch(header, size, 1, config.decoder.d_ff as usize);
     buffer(rotation_len(config), ROTATION_SIZE)
-        + 2 * buffer(d_model, size.activation)
-        + inputs
+        + buffer(d_model, size.activation)
         + max(attention, feed_forward)
 }
 

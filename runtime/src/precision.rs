@@ -9,6 +9,7 @@ use model_format::config::{Activation, Precision as Stored};
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
+use crate::arena::Carver;
 use crate::logit::Logit;
 
 /// A number that lies in the arena.
@@ -61,6 +62,12 @@ pub struct AttentionScratch<'a, P: Precision> {
 }
 
 impl<'a, P: Precision> AttentionScratch<'a, P> {
+    /// Room for `len` positions, at the start of `work`.
+    pub(crate) fn carve(work: &'a mut [u8], len: usize) -> Self {
+        let mut carver = Carver::new(work);
+        Self { scores: carver.take(len), probabilities: carver.take(len) }
+    }
+
     /// Probabilities, and the scores' memory as `[len]` of numbers in Q15.
     pub fn into_weights(self) -> (&'a [P::Probability], &'a mut [u16]) {
         let len = self.scores.len();
@@ -200,16 +207,16 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     fn layer_norm_in_place(norm: &Self::Norm<'_>, range: Self::Range, x: &mut [Self::Activation]);
     /// The weights of the head that attended last, in Q15, written over its scores: `[len]`.
     fn weights(scratch: AttentionScratch<'_, Self>) -> &[u16];
-    /// One head: `context = softmax(keys query / sqrt(d_k)) values` (Vaswani et al. 2017, eq. 1).
+    /// One head: `x = softmax(keys x / sqrt(d_k)) values`, the query before and the context after
+    /// (Vaswani et al. 2017, eq. 1): the query is dead once its scores are made.
     ///
-    /// `query` and `context` are `[d_k]`.
+    /// `x` is `[d_k]`.
     fn attend(
         heads: &Self::Heads<'_>,
         head: usize,
-        query: &[Self::Activation],
+        x: &mut [Self::Activation],
         cache: HeadCache<'_, Self::Cached>,
         scratch: &mut AttentionScratch<'_, Self>,
         range: Self::Range,
-        context: &mut [Self::Activation],
     );
 }

@@ -368,17 +368,16 @@ impl Precision for FixedPoint {
     fn attend(
         heads: &&[[i32; 2]],
         head: usize,
-        query: &[i16],
+        x: &mut [i16],
         cache: HeadCache<'_, i8>,
         scratch: &mut AttentionScratch<'_, Self>,
         range: Range,
-        context: &mut [i16],
     ) {
         let [score, context_multiplier] = heads.get(head).copied().unwrap_or_default();
         let AttentionScratch { scores, probabilities } = scratch;
         #[cfg(feature = "mac-counts")]
-        crate::macs::count(2 * scores.len(), query.len());
-        profile::run(Operator::Scores, || kernels::scores(cache.keys, query, scores));
+        crate::macs::count(2 * scores.len(), x.len());
+        profile::run(Operator::Scores, || kernels::scores(cache.keys, x, scores));
         let multiplier = profile::run(Operator::Softmax, || {
             let sum = kernels::exp2_all(scores, score, probabilities);
             softmax::context_multiplier(context_multiplier, sum)
@@ -386,10 +385,10 @@ impl Precision for FixedPoint {
         profile::run(Operator::Context, || {
             let (values, bounds) = (cache.values, range.bounds());
             if COUNTS_SATURATIONS
-                || !kernels::try_context(values, probabilities, multiplier, bounds, context)
+                || !kernels::try_context(values, probabilities, multiplier, bounds, x)
             {
                 let saturate = |value| range.saturate(value);
-                vectors::context(values, probabilities, multiplier, saturate, context);
+                vectors::context(values, probabilities, multiplier, saturate, x);
             }
         });
     }

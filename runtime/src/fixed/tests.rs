@@ -209,13 +209,13 @@ proptest! {
         let d_k = query.len();
         let len = keys.len() / d_k;
         let heads: &[[i32; 2]] = &[[score, context]];
-        let (mut scores, mut probabilities, mut out) = (vec![0; len], vec![0; len], vec![0; d_k]);
+        let (mut scores, mut probabilities, mut out) = (vec![0; len], vec![0; len], query.clone());
         let cache = HeadCache {
             keys: Rows { data: &keys, stride: d_k, rows: len, cols: d_k },
             values: Rows { data: &values, stride: d_k, rows: len, cols: d_k },
         };
         let scratch = &mut AttentionScratch { scores: &mut scores, probabilities: &mut probabilities };
-        FixedPoint::attend(&heads, 0, &query, cache, scratch, WIDE, &mut out);
+        FixedPoint::attend(&heads, 0, &mut out, cache, scratch, WIDE);
 
         let exponents: Vec<f64> = keys.chunks_exact(d_k).map(|key| {
             let dot: i64 = key.iter().zip(&query).map(|(&k, &q)| i64::from(k) * i64::from(q)).sum();

@@ -190,15 +190,14 @@ impl Precision for HalfFloat {
     fn attend(
         (): &(),
         _: usize,
-        query: &[f32],
+        x: &mut [f32],
         cache: HeadCache<'_, f32>,
         scratch: &mut AttentionScratch<'_, Self>,
         (): (),
-        context: &mut [f32],
     ) {
         let AttentionScratch { scores, probabilities } = scratch;
-        let scale = 1.0 / sqrt(query.len() as f32);
-        multiply_rows(cache.keys, query, scores, |acc| acc * scale);
+        let scale = 1.0 / sqrt(x.len() as f32);
+        multiply_rows(cache.keys, x, scores, |acc| acc * scale);
         let mut max = f32::NEG_INFINITY;
         for &score in scores.iter() {
             if score > max {
@@ -211,8 +210,8 @@ impl Precision for HalfFloat {
             sum += *probability;
         }
         let inverse = 1.0 / sum;
-        weigh_rows(cache.values, probabilities, context);
-        context.iter_mut().for_each(|context| *context *= inverse);
+        weigh_rows(cache.values, probabilities, x);
+        x.iter_mut().for_each(|x| *x *= inverse);
     }
 }
 

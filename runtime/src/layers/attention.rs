@@ -122,16 +122,13 @@ impl<'m, P: Precision> MultiHead<'m, P> {
         }
     }
 
-    /// `context = concat(heads)` over the first `len` positions of `cache`; each head's scratch is
-    /// shown to `seen` once it has attended.
-    ///
-    /// `query` and `context` are `[d_model]`.
+    /// `x = concat(heads)` over the first `len` positions of `cache`, where `x` is the query before and
+    /// the context after, `[d_model]`; each head's scratch is shown to `seen` once it has attended.
     pub fn attend(
         &self,
-        query: &[P::Activation],
+        x: &mut [P::Activation],
         (cache, len): (&KvCache<'_, P::Cached>, usize),
         scratch: &mut AttentionScratch<'_, P>,
-        context: &mut [P::Activation],
         mut seen: impl FnMut(usize, AttentionScratch<'_, P>),
     ) {
         for head in 0..self.shape.n_heads {
@@ -139,7 +136,7 @@ impl<'m, P: Precision> MultiHead<'m, P> {
                 scores: scratch.scores.get_mut(..len).unwrap_or_default(),
                 probabilities: scratch.probabilities.get_mut(..len).unwrap_or_default(),
             };
-            self.attend_head(head, query, cache, &mut scratch, context);
+            self.attend_head(head, x, cache, &mut scratch);
             seen(head, scratch);
         }
     }
@@ -151,22 +148,19 @@ impl<'m, P: Precision> MultiHead<'m, P> {
         });
     }
 
-    /// One head's part of `context`, over as many positions as `scratch` has.
+    /// One head's part of `x`, over as many positions as `scratch` has.
     #[inline(never)]
     fn attend_head<'c>(
         &self,
         head: usize,
-        query: &[P::Activation],
+        x: &mut [P::Activation],
         cache: &'c KvCache<'_, P::Cached>,
         scratch: &mut AttentionScratch<'_, P>,
-        context: &mut [P::Activation],
     ) {
         let HeadShape { n_heads, d_k } = self.shape;
         let len = scratch.scores.len();
         let first = head.saturating_mul(d_k);
-        let part = first..first.saturating_add(d_k);
-        let query = query.get(part.clone()).unwrap_or_default();
-        let context = context.get_mut(part).unwrap_or_default();
+        let x = x.get_mut(first..first.saturating_add(d_k)).unwrap_or_default();
         let rows = |data: &'c [P::Cached]| Rows {
             data: data.get(first..).unwrap_or_default(),
             stride: n_heads.saturating_mul(d_k),
@@ -175,6 +169,6 @@ impl<'m, P: Precision> MultiHead<'m, P> {
         };
         let (keys, values) = (rows(cache.keys), rows(cache.values));
         let cache = HeadCache { keys, values };
-        P::attend(&self.heads, head, query, cache, scratch, self.context_range, context);
+        P::attend(&self.heads, head, x, cache, scratch, self.context_range);
     }
 }

@@ -39,20 +39,29 @@ impl<'m, P: Precision> FeedForward<'m, P> {
         }
     }
 
-    /// `stream += W_2 activation(W_1 x + b_1) + b_2`; `x` and `stream` are `[tokens, d_model]`,
-    /// `hidden` (scratch) is `[tokens, d_ff]`, `inputs` what products need.
-    pub fn forward(
+    /// `hidden = activation(W_1 x + b_1)`; `x` is `[tokens, d_model]`, `hidden` `[tokens, d_ff]`,
+    /// `inputs` what products need.
+    pub fn hidden(
         &self,
         (x, tokens): (&[P::Activation], usize),
         hidden: &mut [P::Activation],
-        stream: &mut [P::Activation],
         inputs: &mut [u8],
     ) {
-        let [d_model, d_ff] = self.shape;
+        let [d_model, _] = self.shape;
         profile::run(Operator::FeedForward1, || {
             let input = P::input(x, [tokens, d_model], inputs);
             P::project_activated(&self.linear1, &input, self.activation, self.hidden_range, hidden);
         });
+    }
+
+    /// `stream += W_2 hidden + b_2`, `[tokens, d_model]`.
+    pub fn add(
+        &self,
+        (hidden, tokens): (&[P::Activation], usize),
+        stream: &mut [P::Activation],
+        inputs: &mut [u8],
+    ) {
+        let [_, d_ff] = self.shape;
         profile::run(Operator::FeedForward2, || {
             let input = P::input(hidden, [tokens, d_ff], inputs);
             P::project_add(&self.linear2, &input, self.residual, stream);

@@ -11,9 +11,11 @@ pub use embedding::{Embedding, rotate, start_rotation};
 pub use feed_forward::FeedForward;
 
 use model_format::Model;
+use model_format::config::NormPlace;
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
+use crate::arena::Carver;
 use crate::precision::Precision;
 use crate::profile::{self, Operator};
 
@@ -41,6 +43,23 @@ impl<'m, P: Precision> Norm<'m, P> {
         for x in x.chunks_exact(d_model.max(1)) {
             self.forward(x, rows.next().unwrap_or_default());
         }
+    }
+
+    /// What a sublayer reads of the stream's tokens `x` `[tokens, d_model]`, and what it leaves of
+    /// `work`: their norm, at its start, or `x` itself where the norm comes after.
+    pub fn before<'x>(
+        &self,
+        place: NormPlace,
+        (x, d_model): (&'x [P::Activation], usize),
+        work: &'x mut [u8],
+    ) -> (&'x [P::Activation], &'x mut [u8]) {
+        if place == NormPlace::Post {
+            return (x, work);
+        }
+        let mut carver = Carver::new(work);
+        let normed = carver.take(x.len());
+        self.forward_all(x, normed, d_model);
+        (normed, carver.take_rest())
     }
 
     /// `x = LayerNorm(x)`, `[d_model]`.
