@@ -20,6 +20,9 @@ pub fn explain<S: Read + Write>(console: &mut Console<S>, failure: Failure) {
             Precision::FixedPoint => "this is an integer model",
             Precision::HalfFloat => "this is a half-float model",
         }),
+        Failure::Load(LoadError::Unsupported { feature }) => {
+            console.text("this build lacks the feature ").text(feature)
+        }
         Failure::ArenaInUse => console.text("the arena is in use already"),
         Failure::Arena(ArenaTooSmall { needed, given }) => {
             numbers(console, ["the arena has ", " bytes and needs ", ""], [given, needed])

@@ -30,7 +30,7 @@ pub(crate) fn weights(model: &Model<'_>) -> Result<(), ModelError> {
         let x_max = slot.input(config).map(|input| model.formats().get(input).max_abs());
         let fault = match model.kind(slot) {
             Kind::LinearI8 | Kind::LinearI4 => rows_int(&model.linear_int(slot), x_max),
-            Kind::LinearF16 => {
+            Kind::LinearF16 if cfg!(feature = "half-float") => {
                 let linear = model.linear_f16(slot);
                 let bad = linear.data.iter().chain(linear.bias).position(|w| !is_finite(*w));
                 bad.map(|_| TensorFault::Weight { row: first_bad_row(&linear) })
@@ -96,11 +96,11 @@ fn bad_constant(model: &Model<'_>, slot: Slot, kind: Kind) -> Option<usize> {
                 false => Some(0),
             }
         }
-        Kind::NormF16 => {
+        Kind::NormF16 if cfg!(feature = "half-float") => {
             let norm = model.norm_f16(slot);
             norm.gamma.iter().chain(norm.beta).position(|w| !is_finite(*w))
         }
-        Kind::LinearF16 | Kind::Absent => None,
+        _ => None,
     }
 }
 

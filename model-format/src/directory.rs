@@ -124,6 +124,7 @@ impl Expected {
             Kind::Absent => Some(0),
             Kind::LinearI8 => linear_i8_len(layout, rows, cols),
             Kind::LinearI4 => linear_i4_len(rows, cols),
+            Kind::LinearF16 if cfg!(not(feature = "half-float")) => None,
             Kind::LinearF16 => linear_f16_len(layout, rows, cols),
             Kind::NormI32 => Some(8 + 8 * cols),
             Kind::NormF16 => Some(4 * cols),
@@ -259,12 +260,12 @@ impl Slot {
     /// What `config` asks of this tensor.
     pub const fn expected(self, precision: Precision, config: &ModelConfig) -> Expected {
         let d = config.d_model;
-        let (linear, norm) = match precision {
-            Precision::FixedPoint => (Kind::LinearI8, Kind::NormI32),
-            Precision::HalfFloat => (Kind::LinearF16, Kind::NormF16),
+        let is_fixed = !cfg!(feature = "half-float") || matches!(precision, Precision::FixedPoint);
+        let (linear, norm) = match is_fixed {
+            true => (Kind::LinearI8, Kind::NormI32),
+            false => (Kind::LinearF16, Kind::NormF16),
         };
         let (encoder, decoder) = (&config.encoder, &config.decoder);
-        let is_fixed = matches!(precision, Precision::FixedPoint);
         let is_learned = matches!(config.positions, Positions::Learned);
         let (kind, rows, cols) = match self {
             Self::SourceEmbedding if config.has_encoder() && !config.shared_embedding => {
@@ -451,7 +452,7 @@ impl Entry {
 
     /// Whether its weights have 4 bits.
     pub const fn is_i4(&self) -> bool {
-        self.kind == Kind::LinearI4 as u8
+        cfg!(feature = "int4") && self.kind == Kind::LinearI4 as u8
     }
 
     #[cfg(feature = "std")]

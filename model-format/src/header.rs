@@ -83,7 +83,7 @@ impl Header {
     const fn decode(file: &[u8]) -> Result<Self, ConfigField> {
         let precision = match byte(file, at::PRECISION) {
             0 => Precision::FixedPoint,
-            1 => Precision::HalfFloat,
+            1 if cfg!(feature = "half-float") => Precision::HalfFloat,
             _ => return Err(ConfigField::Precision),
         };
         let Some(layout) = Layout::from_code(byte(file, at::LAYOUT)) else {

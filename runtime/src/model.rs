@@ -3,8 +3,10 @@
 use core::fmt;
 use core::marker::PhantomData;
 
+use model_format::config::{Activation, Precision as Stored};
 use model_format::{Checks, Model, ModelError};
 
+use crate::kernels::LAYOUT;
 use crate::plan::Plan;
 use crate::precision::Precision;
 
@@ -30,6 +32,11 @@ pub enum LoadError {
     WrongPrecision {
         /// Number type of the file.
         found: model_format::config::Precision,
+    },
+    /// The file is sound, but this build lacks a feature of `runtime` that it needs.
+    Unsupported {
+        /// Its name.
+        feature: &'static str,
     },
 }
 
@@ -57,13 +64,15 @@ impl<'m, P: Precision> TypedModel<'m, P> {
     /// The typed view of a model that was checked before.
     ///
     /// # Errors
-    /// When it is of another number type.
+    /// When it is of another number type, or needs a feature that this build lacks.
     pub fn new(model: Model<'m>) -> Result<Self, LoadError> {
         let found = model.header().precision;
-        if found == P::STORED {
-            Ok(Self { model, precision: PhantomData })
-        } else {
-            Err(LoadError::WrongPrecision { found })
+        if found != P::STORED {
+            return Err(LoadError::WrongPrecision { found });
+        }
+        match lacking(&model) {
+            Some(feature) => Err(LoadError::Unsupported { feature }),
+            None => Ok(Self { model, precision: PhantomData }),
         }
     }
 
@@ -78,11 +87,26 @@ impl<'m, P: Precision> TypedModel<'m, P> {
     }
 }
 
+/// The feature that an integer model needs and this build lacks.
+fn lacking(model: &Model<'_>) -> Option<&'static str> {
+    let header = model.header();
+    if header.precision != Stored::FixedPoint {
+        return None;
+    }
+    if !cfg!(feature = "gated") && header.config.activation != Activation::Relu {
+        return Some("gated");
+    }
+    LAYOUT.filter(|layout| *layout != header.layout).map(|_| "layouts")
+}
+
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Model(error) => error.fmt(f),
             Self::WrongPrecision { found } => write!(f, "the file holds a {found:?} model"),
+            Self::Unsupported { feature } => {
+                write!(f, "the file needs feature `{feature}`, which this build lacks")
+            }
         }
     }
 }

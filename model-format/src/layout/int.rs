@@ -7,6 +7,9 @@
 use super::nibbles::{self, Nibbles};
 use super::{Layout, cast, magnitudes, split};
 
+/// Whether this build reads weights of 4 bits; without, no matrix is of [`Packing::Nibbles`].
+const INT4: bool = cfg!(feature = "int4");
+
 /// Rows of a block.
 pub const BLOCK_ROWS: usize = 4;
 /// Columns of a tile.
@@ -47,7 +50,7 @@ impl Packing {
     /// Bytes of a block of `cols` columns with its constants; `None` where it overflows.
     const fn block_len(self, cols: usize) -> Option<usize> {
         let weights = match self {
-            Self::Nibbles => nibbles::weights_len(cols),
+            Self::Nibbles if INT4 => nibbles::weights_len(cols),
             _ => cols.div_ceil(TILE_COLS).checked_mul(TILE_LEN),
         };
         match weights {
@@ -239,7 +242,7 @@ impl<'a> LinearInt<'a> {
         let Strides { first, tile, col, flip } = self.packing.strides(row % BLOCK_ROWS);
         let end = if row < self.rows { self.cols } else { 0 };
         for (column, out) in (column..end).zip(out) {
-            *out = if self.packing == Packing::Nibbles {
+            *out = if INT4 && self.packing == Packing::Nibbles {
                 nibbles::weight(data, self.cols, [row % BLOCK_ROWS, column])
             } else {
                 let tile = (column / TILE_COLS).wrapping_mul(tile);
@@ -255,7 +258,7 @@ impl<'a> LinearInt<'a> {
         let rows = self.rows.saturating_sub(first).min(BLOCK_ROWS);
         let data = self.from_row(first);
         let sums = match self.packing {
-            Packing::Nibbles => return self.nibbles(first).magnitudes(rows, self.cols),
+            Packing::Nibbles if INT4 => return self.nibbles(first).magnitudes(rows, self.cols),
             Packing::RowMajor => magnitudes::of_rows(data, self.cols),
             packing => {
                 let len = self.cols.div_ceil(TILE_COLS).saturating_mul(TILE_LEN);

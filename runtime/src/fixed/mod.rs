@@ -402,7 +402,7 @@ enum Target<'a> {
     Cached(&'a mut [i8]),
     /// Added to a stream times the multiplier.
     Stream(&'a mut [i16], i32),
-    /// Made smooth.
+    /// Made smooth; in a build without feature `gated` there are none.
     Gated(&'a mut [i16], Activation),
 }
 
@@ -427,7 +427,10 @@ fn project_in_blocks(
                 range.saturate(value.saturating_add(kept))
             }),
             Target::Gated(out, activation) => write(out, start, outputs, |_, value| {
-                range.saturate(activation::smooth(*activation, value, range.frac_bits))
+                range.saturate(match cfg!(feature = "gated") {
+                    true => activation::smooth(*activation, value, range.frac_bits),
+                    false => value,
+                })
             }),
         }
     });

@@ -10,7 +10,7 @@ use model_format::numeric::rescale;
 
 use super::isa::{self, dot4};
 pub use super::reference::TOKENS;
-use super::{Input, reference};
+use super::{Input, LAYOUT, reference};
 use crate::precision::Rows;
 
 /// Rows of a block of [`block`]: a call does not weigh much then.
@@ -156,6 +156,11 @@ pub fn block(
     let count = left.min(fours.len());
     if let Some(blocks) = Blocks::new(linear, first_row, input) {
         blocks.store(fours.get_mut(..count).unwrap_or_default());
+    } else if LAYOUT.is_some() {
+        // Other layouts are not loaded, and these fit; weights of 4 bits are left.
+        if cfg!(feature = "int4") {
+            reference::block(linear, first_row, input, out);
+        }
     } else if linear.packing == Packing::RowMajor {
         for (out, first_row) in fours.iter_mut().zip((first_row..).step_by(BLOCK_ROWS)).take(count)
         {

@@ -4,7 +4,9 @@
 use core::arch::naked_asm;
 
 use super::epilogue::Epilogue;
-use super::nibbles::{eight_columns, group, nibbles, two_columns};
+use super::nibbles::nibbles;
+#[cfg(feature = "int4")]
+use super::nibbles::{eight_columns, group, two_columns};
 use super::paired::turn;
 
 /// What the code below is told besides its operands.

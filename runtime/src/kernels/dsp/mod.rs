@@ -4,6 +4,7 @@
 mod code;
 mod epilogue;
 mod four_tokens;
+#[cfg_attr(not(feature = "int4"), allow(unused_macros, unused_imports, reason = "no such weights"))]
 mod nibbles;
 mod paired;
 mod product;
@@ -12,7 +13,7 @@ mod row_major;
 
 use model_format::layout::{BLOCK_ROWS, LinearInt, Packing};
 
-use super::Input;
+use super::{Input, LAYOUT};
 use epilogue::Epilogue;
 pub use ready::{Ready, ready, scratch_len};
 pub use row_major::dot4;
@@ -42,6 +43,8 @@ pub fn block(
         return;
     }
     match linear.packing {
+        // Other layouts are not loaded, and these fit.
+        _ if LAYOUT.is_some() => (),
         Packing::RowMajor => row_major::block(linear, first_row, input, out),
         _ => row_major::any_block(linear, first_row, input, out),
     }

@@ -36,7 +36,7 @@ pub unsafe fn multiply(
             tokens as u64 * tiles as u64 <= input.ready.tiles.len() as u64,
             tiles as u64 * TILE_LEN as u64,
         ),
-        Packing::Nibbles => (
+        Packing::Nibbles if cfg!(feature = "int4") => (
             linear.cols == input.cols && nibbles::is_ready(input),
             groups as u64 * GROUP_LEN as u64 + groups.div_ceil(2) as u64 * 4,
         ),
@@ -73,7 +73,7 @@ pub unsafe fn multiply(
     }
     for token in 0..tokens {
         let (size, x, start) = match linear.packing {
-            Packing::Nibbles => {
+            Packing::Nibbles if cfg!(feature = "int4") => {
                 // SAFETY: the input is ready, and this is one of its tokens.
                 let (x, starts) = unsafe { nibbles::groups(input, token) };
                 (groups.wrapping_neg(), x, starts.expose_provenance())
