@@ -173,6 +173,10 @@ step_sizes() {
             minimal_size "$target" "$profile"
         done
     done
+    echo "--- the same without features: integer models with ReLU, 8 bits, in the target's own layout"
+    for profile in small smallest; do
+        minimal_size "${PROBED_TARGETS[0]}" "$profile" --no-default-features
+    done
     echo "--- the same on Cortex-M4 with one more way to search"
     for option in scores constraints sampling beams poll alignment; do
         printf '%-14s' "$option"

@@ -27,8 +27,6 @@ pub fn for_each_block(
     }
     let mut block: Block = [[0; ROWS]; TOKENS];
     let end = rows.end.min(linear.rows);
-    // So that no kernel multiplies rows of its block that nobody wants.
-    let linear = &LinearInt { rows: end, ..*linear };
     let mut first = rows.start;
     while first < end {
         kernels::block(linear, first, input, &mut block);
@@ -48,6 +46,8 @@ pub fn for_each_row(
     input: &Input<'_>,
     mut each: impl FnMut(usize, i32),
 ) {
+    // So that no kernel multiplies rows of its block that nobody wants.
+    let linear = &LinearInt { rows: linear.rows.min(rows.end), ..*linear };
     for_each_block(linear, rows, input, |_, first, outputs| {
         for (row, &output) in (first..).zip(outputs) {
             each(row, output);
