@@ -35,11 +35,12 @@ pub fn block(
     let left = linear.rows.saturating_sub(first_row).div_ceil(BLOCK_ROWS);
     let blocks = [first_row, left.min(ROWS / BLOCK_ROWS)];
     let (to, stride) = (out.as_mut_ptr().cast(), size_of::<[i32; ROWS]>());
-    // SAFETY: a row of `out` has room for the 32 bits of each row of these blocks, and there is one for
-    // every token that `multiply` admits.
-    if left != 0
-        && unsafe { product::multiply(linear, blocks, input, &Epilogue::RESCALE, to, stride) }
-    {
+    let multiply = || {
+        // SAFETY: a row of `out` has room for the 32 bits of each row of these blocks, and there is one
+        // for every token that `multiply` admits.
+        unsafe { product::multiply(linear, blocks, input, &Epilogue::RESCALE, to, stride) }
+    };
+    if left != 0 && multiply() {
         return;
     }
     match linear.packing {
