@@ -80,7 +80,11 @@ const ONE_Q30: i32 = 1 << 30;
 /// The index of the first constant of a tensor that is out of range.
 fn bad_constant(model: &Model<'_>, slot: Slot, kind: Kind) -> Option<usize> {
     match kind {
-        Kind::LinearI8 | Kind::LinearI4 => bad_multiplier(&model.linear_int(slot)),
+        Kind::LinearI8 => bad_multiplier(&model.linear_int(slot)),
+        Kind::LinearI4 => {
+            let linear = model.linear_int(slot);
+            (0..linear.rows).find(|&row| !linear.nibbles(row).has_good_shifts())
+        }
         Kind::Multipliers => first_outside(model.multipliers(slot), 0, i32::MAX),
         Kind::Heads => model.pairs(slot).iter().position(|&[score, context]| {
             score < 0 || !(0..=MAX_CONTEXT_MULTIPLIER).contains(&context)

@@ -188,16 +188,16 @@ def row_major_i8(raw, rows, cols):
     return rows_of(values[:n], cols), values[n : n + rows], values[n + rows :]
 
 
-def blocks_of_four(weights_len, row_of_block):
-    """A reader of blocks: `weights_len` bytes, from which `row_of_block` takes a row, and eight constants."""
+def blocks_of_four(block_len, row_of_block, constants_of_block):
+    """A reader of blocks of `block_len` bytes, which hold rows of weights, and four biases and multipliers."""
 
     def read(raw, rows, cols):
-        tensor, length = ([], [], []), weights_len(cols) + 32
+        tensor, length = ([], [], []), block_len(cols)
         check(len(raw) == -(-rows // 4) * length, "length of a tensor")
         for row in range(rows):
             block = raw[row // 4 * length :][:length]
-            constants = struct.unpack("<8i", block[-32:])
-            values = row_of_block(block, row % 4, cols), constants[row % 4], constants[4 + row % 4]
+            biases, multipliers = constants_of_block(block)
+            values = row_of_block(block, row % 4, cols), biases[row % 4], multipliers[row % 4]
             for part, value in zip(tensor, values):
                 part.append(value)
         return tensor
@@ -232,6 +232,25 @@ def nibble_row(block, row, cols):
     return weights
 
 
+def tile_constants(block):
+    return rows_of(struct.unpack("<8i", block[-32:]), 4)
+
+
+def nibble_constants(block):
+    a, m, *numbers = struct.unpack("<6B4h", block[-14:])
+    check(a <= 14 and m <= 23, "shifts of 4 bits")
+    return [n << a for n in numbers[4:]], [n << m for n in numbers[:4]]
+
+
+def tiles_len(cols):
+    return 16 * -(-cols // 4) + 32
+
+
+def nibbles_len(cols):
+    groups = -(-cols // 16)
+    return 32 * groups + 2 * groups + (2 if groups % 2 == 0 else 0) + 14
+
+
 def row_major_f16(raw, rows, cols):
     n = rows * cols
     values = numbers(f"{n + rows}e", raw)
@@ -253,7 +272,7 @@ def read_norm_i32(raw, _, cols):
 
 READERS = {
     0: lambda raw, *_: numbers("", raw) or None,
-    2: blocks_of_four(lambda cols: 32 * -(-cols // 16) + 4 * -(-cols // 32), nibble_row),
+    2: blocks_of_four(nibbles_len, nibble_row, nibble_constants),
     4: read_norm_i32,
     5: lambda raw, _, cols: rows_of(numbers(f"{2 * cols}e", raw), cols),
     6: lambda raw, heads, _: rows_of(numbers(f"{2 * heads}i", raw), 2),
@@ -264,8 +283,8 @@ READERS = {
 # By kind and layout.
 LINEAR_READERS = {
     (1, 0): row_major_i8,
-    (1, 1): blocks_of_four(lambda cols: 16 * -(-cols // 4), paired_row),
-    (1, 2): blocks_of_four(lambda cols: 16 * -(-cols // 4), quad_row),
+    (1, 1): blocks_of_four(tiles_len, paired_row, tile_constants),
+    (1, 2): blocks_of_four(tiles_len, quad_row, tile_constants),
     (3, 0): row_major_f16,
     (3, 3): sixteen_rows_f16,
 }

@@ -11,7 +11,10 @@ use model_format::config::{
 use model_format::directory::{DecoderSlot, EncoderSlot, Kind, Slot};
 use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation};
 use model_format::header::Header;
-use model_format::layout::{GROUP_COLS, Layout, LinearF16, LinearInt, pack_nibbles};
+use model_format::layout::{
+    BLOCK_ROWS, GROUP_COLS, Layout, LinearF16, LinearInt, pack_nibbles, round_biases,
+    round_multipliers,
+};
 use model_format::numeric::QFormat;
 use model_format::{AlignedBytes, FileBuilder};
 
@@ -285,7 +288,10 @@ impl Maker {
         let factor = |random: &mut Random| 1 + (random.bits() % top) as u8;
         let factors: Vec<u8> = (0..rows * groups).map(|_| factor(&mut self.random)).collect();
         let input = slot.input(&self.config).expect("a matrix that multiplies");
-        let (bias, multipliers) = self.constants(slot, input, [rows, cols], deviation_i4(cols));
+        let (mut bias, mut multipliers) =
+            self.constants(slot, input, [rows, cols], deviation_i4(cols));
+        bias.chunks_mut(BLOCK_ROWS).for_each(round_biases);
+        multipliers.chunks_mut(BLOCK_ROWS).for_each(round_multipliers);
         pack_nibbles(&weights, &factors, &bias, &multipliers)
     }
 

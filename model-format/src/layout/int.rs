@@ -2,7 +2,8 @@
 //!
 //! A row-major one is its weights, then the biases (`i32`, in units of the accumulator), then the
 //! multipliers (`i32`). The others are blocks of four rows, each with its own four biases and four
-//! multipliers behind its weights, so that a kernel reads one stream.
+//! multipliers behind its weights, so that a kernel reads one stream; those of 4 bits have them in 16
+//! and 8 bits.
 
 use super::nibbles::{self, Nibbles};
 use super::{Layout, cast, magnitudes, split};
@@ -49,11 +50,10 @@ impl Packing {
 
     /// Bytes of a block of `cols` columns with its constants; `None` where it overflows.
     const fn block_len(self, cols: usize) -> Option<usize> {
-        let weights = match self {
-            Self::Nibbles if INT4 => nibbles::weights_len(cols),
-            _ => cols.div_ceil(TILE_COLS).checked_mul(TILE_LEN),
-        };
-        match weights {
+        if INT4 && matches!(self, Self::Nibbles) {
+            return nibbles::block_len(cols);
+        }
+        match cols.div_ceil(TILE_COLS).checked_mul(TILE_LEN) {
             Some(weights) => weights.checked_add(CONSTANTS_LEN),
             None => None,
         }
@@ -179,7 +179,7 @@ impl<'a> LinearInt<'a> {
         self.data.get(index.saturating_mul(self.block_len())..).unwrap_or_default()
     }
 
-    /// Weights and factors of the block that `row` is in; empty past the last, and where the packing
+    /// Weights, factors and constants of the block that `row` is in; empty past the last, and where the packing
     /// is not [`Packing::Nibbles`].
     #[inline]
     pub fn nibbles(&self, row: usize) -> Nibbles<'a> {
@@ -219,6 +219,9 @@ impl<'a> LinearInt<'a> {
                 let mut list = list.get(row..).unwrap_or_default().iter();
                 [(); BLOCK_ROWS].map(|()| list.next().copied().unwrap_or(0))
             });
+        }
+        if INT4 && self.packing == Packing::Nibbles {
+            return self.nibbles(row).block_constants();
         }
         let end = (row / BLOCK_ROWS).saturating_add(1).saturating_mul(self.block_len());
         let constants = self.data.get(end.saturating_sub(CONSTANTS_LEN)..end).unwrap_or_default();

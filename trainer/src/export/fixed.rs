@@ -9,7 +9,7 @@ use super::Weights;
 use super::calibration::Calibration;
 use super::formats::{ChosenFormats, output};
 use super::linear::{QuantizedLinear, multiplier};
-use super::quantizer::Quantizer;
+use super::quantizer::{Quantizer, rows};
 use super::trained::{Trained, attention_of, is_cached};
 
 /// Writes formats and tensors.
@@ -52,9 +52,12 @@ impl Exporter<'_> {
             Kind::NormI32 => self.norm(slot),
             Kind::Heads => self.heads(slot),
             Kind::Multipliers => {
-                let table = self.rows(slot_of_table(slot))?;
-                let multipliers = self.embedding_multipliers(slot, &table)?;
-                Ok(multipliers.iter().flat_map(|m| m.to_le_bytes()).collect())
+                // Of the look-up in a tied table, whose own are those of the output.
+                let (table, _) = self.rows(Slot::TargetEmbedding)?;
+                let scale = self.embedding_scale(Slot::TargetEmbedding);
+                let multipliers: Result<Vec<i32>> =
+                    table.steps.iter().map(|step| multiplier(step * scale)).collect();
+                Ok(multipliers?.iter().flat_map(|m| m.to_le_bytes()).collect())
             }
             Kind::Frequencies => {
                 let pairs = self.trained.frequencies();
@@ -65,58 +68,46 @@ impl Exporter<'_> {
     }
 
     fn linear(&self, slot: Slot) -> Result<Vec<u8>> {
-        let quantized = self.rows(slot)?;
-        let is_output = slot == Slot::Output
-            || (slot == Slot::TargetEmbedding && self.trained.config.output.is_tied());
-        let multipliers = if is_cached(slot) {
-            self.cached_multipliers(slot, &quantized)?
-        } else if is_output {
-            self.multipliers(slot, ActivationSlot::Logits, &quantized)?
-        } else if let Some(output) = output(slot) {
-            self.multipliers(slot, output, &quantized)?
-        } else {
-            self.embedding_multipliers(slot, &quantized)?
-        };
-        Ok(quantized.pack(&multipliers))
+        let (quantized, scales) = self.rows(slot)?;
+        let rows = quantized.steps.iter().zip(scales);
+        let multipliers: Result<Vec<i32>> =
+            rows.map(|(step, scale)| multiplier(step * scale)).collect();
+        Ok(quantized.pack(&multipliers?))
     }
 
-    fn rows(&self, slot: Slot) -> Result<QuantizedLinear> {
+    /// A linear tensor, and what makes a row's step the real scale of its rescale.
+    fn rows(&self, slot: Slot) -> Result<(QuantizedLinear, Vec<f64>)> {
         let input = match slot.input(&self.trained.config) {
             Some(input) => (self.formats.step(input), self.formats.get(input).max_abs()),
             None => (1.0, 1),
         };
-        self.quantizer.rows(slot, input)
+        let scales = self.scales(slot, input.0);
+        Ok((self.quantizer.rows(slot, input, Some(&scales))?, scales))
     }
 
-    /// From the accumulator to the output: `step * x_step / out_step`.
-    fn multipliers(
-        &self,
-        slot: Slot,
-        output: ActivationSlot,
-        quantized: &QuantizedLinear,
-    ) -> Result<Vec<i32>> {
-        let input = slot.input(&self.trained.config).context("reads no activation")?;
-        let scale = self.formats.step(input) / self.formats.step(output);
-        quantized.steps.iter().map(|step| multiplier(step * scale)).collect()
-    }
-
-    /// From the accumulator to 8-bit keys or values, whose step is their head's.
-    fn cached_multipliers(&self, slot: Slot, quantized: &QuantizedLinear) -> Result<Vec<i32>> {
+    /// From the accumulator, in units of a weight's step, to the output: `x_step / out_step`.
+    fn scales(&self, slot: Slot, x_step: f64) -> Vec<f64> {
         let config = &self.trained.config;
-        let input = slot.input(config).context("reads no activation")?;
-        let (n_heads, _) = attention_of(config, slot);
-        let d_k = usize::from(config.d_model) / n_heads;
-        let name = slot.to_string();
-        let rows = quantized.steps.iter().enumerate();
-        rows.map(|(row, step)| {
-            let cached_step = self.calibration.cached_step(&name, row / d_k);
-            multiplier(step * self.formats.step(input) / cached_step)
-        })
-        .collect()
+        let rows = rows(config, slot);
+        let is_output =
+            slot == Slot::Output || (slot == Slot::TargetEmbedding && config.output.is_tied());
+        if is_cached(slot) {
+            // 8-bit keys or values, whose step is their head's.
+            let (n_heads, _) = attention_of(config, slot);
+            let (d_k, name) = (usize::from(config.d_model) / n_heads, slot.to_string());
+            let cached_step = |row: usize| self.calibration.cached_step(&name, row / d_k);
+            return (0..rows).map(|row| x_step / cached_step(row)).collect();
+        }
+        let scale = match output(slot) {
+            _ if is_output => x_step / self.formats.step(ActivationSlot::Logits),
+            Some(output) => x_step / self.formats.step(output),
+            None => self.embedding_scale(slot),
+        };
+        vec![scale; rows]
     }
 
     /// From a shifted weight to the embedding: token embeddings may be scaled by `sqrt(d_model)`.
-    fn embedding_multipliers(&self, slot: Slot, table: &QuantizedLinear) -> Result<Vec<i32>> {
+    fn embedding_scale(&self, slot: Slot) -> f64 {
         let (output, scale) = match slot {
             Slot::SourceEmbedding => (ActivationSlot::EncoderEmbed, true),
             Slot::SourcePositions => (ActivationSlot::EncoderEmbed, false),
@@ -128,8 +119,7 @@ impl Exporter<'_> {
             true => f64::from(config.d_model).sqrt(),
             false => 1.0,
         };
-        let scale = scale / self.formats.step(output) * 2_f64.powi(-EMBEDDING_SHIFT);
-        table.steps.iter().map(|step| multiplier(step * scale)).collect()
+        scale / self.formats.step(output) * 2_f64.powi(-EMBEDDING_SHIFT)
     }
 
     fn norm(&self, slot: Slot) -> Result<Vec<u8>> {
@@ -172,13 +162,6 @@ impl Exporter<'_> {
             blob.extend(multiplier(context)?.to_le_bytes());
         }
         Ok(blob)
-    }
-}
-
-fn slot_of_table(slot: Slot) -> Slot {
-    match slot {
-        Slot::TargetEmbeddingScale => Slot::TargetEmbedding,
-        other => other,
     }
 }
 

@@ -108,7 +108,8 @@ impl ChosenFormats {
         slot: Slot,
         input: ActivationSlot,
     ) -> Result<f64> {
-        let quantized = quantizer.rows(slot, (self.step(input), self.get(input).max_abs()))?;
+        let input = (self.step(input), self.get(input).max_abs());
+        let quantized = quantizer.rows(slot, input, None)?;
         Ok(quantized.steps.iter().copied().fold(0.0, f64::max))
     }
 

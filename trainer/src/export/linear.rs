@@ -1,7 +1,9 @@
 //! Rows of a matrix to integers, with their biases and multipliers.
 
 use anyhow::{Result, ensure};
-use model_format::layout::{GROUP_COLS, Layout, LinearInt, pack_nibbles};
+use model_format::layout::{
+    BLOCK_ROWS, GROUP_COLS, Layout, LinearInt, MAX_MULTIPLIER_SHIFT, pack_nibbles, round_biases,
+};
 
 use super::nibbles;
 
@@ -29,8 +31,20 @@ pub enum Width<'a> {
     Four(&'a [f32]),
 }
 
-/// Rounds every row of `weights` `[rows, cols]` with its own step, that of `steps` by default. `x_step`
-/// is the real value of one unit of the input, `x_max` the largest magnitude the input takes, in units.
+/// How rows are rounded.
+#[derive(Debug, Clone, Copy)]
+pub struct Rounding<'a> {
+    /// What the weights are stored in.
+    pub width: Width<'a>,
+    /// The step of every row, where nothing else stands in the way.
+    pub steps: &'a [f64],
+    /// What a row's step is multiplied with to be the real scale of its rescale; nothing where the
+    /// formats are not chosen yet. The multipliers of 4 bits have 8, and steps follow them.
+    pub scales: Option<&'a [f64]>,
+}
+
+/// Rounds every row of `weights` `[rows, cols]` with its own step. `x_step` is the real value of one
+/// unit of the input, `x_max` the largest magnitude the input takes, in units.
 ///
 /// A row whose bias would leave its range gets a coarser step, and so does one whose sum could leave
 /// the accumulator; a row of zeros keeps its bias.
@@ -38,35 +52,85 @@ pub fn quantize_rows(
     weights: &[f32],
     bias: &[f32],
     (x_step, x_max): (f64, i64),
-    (width, steps): (Width<'_>, &[f64]),
+    rounding: Rounding<'_>,
 ) -> QuantizedLinear {
-    let cols = weights.len() / bias.len().max(1);
+    let cols = (weights.len() / bias.len().max(1)).max(1);
     let mut quantized = QuantizedLinear {
         weights: Vec::new(),
         factors: Vec::new(),
         bias: Vec::new(),
         steps: Vec::new(),
     };
-    for ((row, &b), &best) in weights.chunks_exact(cols.max(1)).zip(bias).zip(steps) {
-        let bias_step = f64::from(b.abs()) / (MAX_BIAS * x_step);
-        let mut step = best.max(bias_step);
-        if step == 0.0 {
-            step = 1.0;
-        }
-        let (weights, factors, b) = loop {
-            let (weights, factors) = width.round(row, step);
-            let int_bias = (f64::from(b) / (step * x_step)).round() as i32;
-            if row_bound(&weights, &factors, int_bias, x_max) <= i64::from(i32::MAX) {
-                break (weights, factors, int_bias);
-            }
-            step *= 1.02;
+    for (index, (weights, bias)) in
+        weights.chunks(BLOCK_ROWS * cols).zip(bias.chunks(BLOCK_ROWS)).enumerate()
+    {
+        let first = index * BLOCK_ROWS;
+        let least = |(row, b): (usize, &f32)| {
+            rounding.steps[first + row].max(f64::from(b.abs()) / (MAX_BIAS * x_step))
         };
-        quantized.weights.extend(weights);
-        quantized.factors.extend(factors);
-        quantized.bias.push(b);
-        quantized.steps.push(step);
+        let mut wanted: Vec<f64> = bias.iter().enumerate().map(least).collect();
+        let block = loop {
+            let steps = rounding.allowed(&wanted, first);
+            let block = round_block(weights, bias, x_step, (rounding.width, &steps));
+            let mut is_good = true;
+            for (row, wanted) in wanted.iter_mut().enumerate() {
+                let bias_fits =
+                    (f64::from(bias[row]) / (steps[row] * x_step)).abs() <= MAX_BIAS + 1.0;
+                if !bias_fits || block.bound(row, x_max) > i64::from(i32::MAX) {
+                    *wanted = steps[row].max(*wanted) * 1.02;
+                    is_good = false;
+                }
+            }
+            if is_good {
+                break block;
+            }
+        };
+        quantized.weights.extend(block.weights);
+        quantized.factors.extend(block.factors);
+        quantized.bias.extend(block.bias);
+        quantized.steps.extend(block.steps);
     }
     quantized
+}
+
+/// The rows of one block with these steps.
+fn round_block(
+    weights: &[f32],
+    bias: &[f32],
+    x_step: f64,
+    (width, steps): (Width<'_>, &[f64]),
+) -> QuantizedLinear {
+    let (mut ints, mut factors) = (Vec::new(), Vec::new());
+    for (row, &step) in weights.chunks_exact(weights.len() / bias.len()).zip(steps) {
+        let (row, row_factors) = width.round(row, step);
+        ints.extend(row);
+        factors.extend(row_factors);
+    }
+    let int_bias = |(&b, &step): (&f32, &f64)| (f64::from(b) / (step * x_step)).round() as i32;
+    let mut bias: Vec<i32> = bias.iter().zip(steps).map(int_bias).collect();
+    if let Width::Four(_) = width {
+        round_biases(&mut bias);
+    }
+    QuantizedLinear { weights: ints, factors, bias, steps: steps.to_vec() }
+}
+
+impl Rounding<'_> {
+    /// Steps near `wanted`, those of the block that begins with row `first`, which the file can have.
+    fn allowed(&self, wanted: &[f64], first: usize) -> Vec<f64> {
+        let (Width::Four(_), Some(scales)) = (self.width, self.scales) else {
+            return wanted.iter().map(|&step| if step == 0.0 { 1.0 } else { step }).collect();
+        };
+        let one = 2_f64.powi(32);
+        let rows = || wanted.iter().zip(&scales[first..]);
+        let largest = rows().map(|(step, scale)| step * scale * one).fold(0.0, f64::max);
+        let fits = |shift: &u8| (largest / 2_f64.powi((*shift).into())).round() <= 255.0;
+        let shift = (0..MAX_MULTIPLIER_SHIFT).find(fits).unwrap_or(MAX_MULTIPLIER_SHIFT);
+        let unit = 2_f64.powi(shift.into());
+        let allowed = |(step, scale): (&f64, &f64)| {
+            (step * scale * one / unit).round().clamp(1.0, 255.0) * unit / (scale * one)
+        };
+        rows().map(allowed).collect()
+    }
 }
 
 impl Width<'_> {
@@ -96,13 +160,22 @@ impl Width<'_> {
 impl QuantizedLinear {
     /// The largest magnitude that the accumulator of a row can take, without its bias.
     pub fn largest_sum(&self, x_max: i64) -> i64 {
-        let rows = self.bias.len().max(1);
+        (0..self.bias.len()).map(|row| self.sum(row) * x_max).max().unwrap_or(0)
+    }
+
+    /// The largest magnitude that the accumulator of a row can take.
+    fn bound(&self, row: usize, x_max: i64) -> i64 {
+        self.sum(row) * x_max + i64::from(self.bias[row].unsigned_abs())
+    }
+
+    /// The sum of the magnitudes of a row's weights.
+    fn sum(&self, row: usize) -> i64 {
+        let rows = self.bias.len();
         let (cols, groups) = (self.weights.len() / rows, self.factors.len() / rows);
-        let weights = self.weights.chunks_exact(cols.max(1)).enumerate();
-        let bound = |(row, weights): (usize, &[i8])| {
-            row_bound(weights, &self.factors[row * groups..][..groups], 0, x_max)
-        };
-        weights.map(bound).max().unwrap_or(0)
+        let factors = &self.factors[row * groups..][..groups];
+        let factor = |c: usize| factors.get(c / GROUP_COLS).map_or(1, |&factor| i64::from(factor));
+        let weights = self.weights[row * cols..][..cols].iter().enumerate();
+        weights.map(|(c, w)| i64::from(w.unsigned_abs()) * factor(c)).sum()
     }
 
     /// The bytes of the tensor.
@@ -112,14 +185,6 @@ impl QuantizedLinear {
             false => pack_nibbles(&self.weights, &self.factors, &self.bias, multipliers),
         }
     }
-}
-
-/// The largest magnitude that the accumulator of a row can take; no factors are ones.
-fn row_bound(row: &[i8], factors: &[u8], bias: i32, x_max: i64) -> i64 {
-    let factor = |c: usize| factors.get(c / GROUP_COLS).map_or(1, |&factor| i64::from(factor));
-    let magnitudes = row.iter().enumerate();
-    let sum: i64 = magnitudes.map(|(c, w)| i64::from(w.unsigned_abs()) * factor(c)).sum();
-    sum * x_max + i64::from(bias.unsigned_abs())
 }
 
 /// `round(scale * 2^32)`, the multiplier of the one rescale.
@@ -139,7 +204,8 @@ mod tests {
 
     fn quantize(weights: &[f32], bias: &[f32], x_step: f64, width: Width<'_>) -> QuantizedLinear {
         let steps = width.best_steps(weights, weights.len() / bias.len());
-        quantize_rows(weights, bias, (x_step, 32768), (width, &steps))
+        let rounding = Rounding { width, steps: &steps, scales: None };
+        quantize_rows(weights, bias, (x_step, 32768), rounding)
     }
 
     #[test]
@@ -162,17 +228,43 @@ mod tests {
     fn no_row_can_leave_the_accumulator() {
         let weights = vec![1.0; 2048];
         let q = quantize(&weights, &[5.0], 1.0 / 1024.0, Width::Eight);
-        assert!(row_bound(&q.weights, &[], q.bias[0], 32768) <= i64::from(i32::MAX));
+        assert!(q.bound(0, 32768) <= i64::from(i32::MAX));
         assert!((f64::from(q.weights[0]) * q.steps[0] - 1.0).abs() < 0.02);
     }
 
     #[test]
     fn no_row_of_4_bits_can_leave_the_accumulator() {
         let q = quantize(&[1.0; 4096], &[5.0], 1.0 / 1024.0, Width::Four(&[1.0; 4096]));
-        assert!(row_bound(&q.weights, &q.factors, q.bias[0], 32768) <= i64::from(i32::MAX));
-        // 15 steps a weight are what the accumulator holds; one less is a fifteenth.
+        assert!(q.bound(0, 32768) <= i64::from(i32::MAX));
         let value = f64::from(q.weights[0]) * f64::from(q.factors[0]) * q.steps[0];
         assert!((value - 1.0).abs() < 0.1, "{value}");
+    }
+
+    /// Rows of very different sizes, one of zeros, and one that is a bias.
+    #[test]
+    fn multipliers_of_4_bits_have_8() {
+        let magnitudes = [1.0, 0.01, 0.0, 0.0, 3.0];
+        let weight = |i: usize| magnitudes[i / 32] * ((i * 7 % 32) as f32 - 16.0);
+        let weights: Vec<f32> = (0..5 * 32).map(weight).collect();
+        let bias = [1.0, -0.5, 0.0, 20.0, 0.25];
+        let width = Width::Four(&[1.0; 32]);
+        let (steps, scales) = (width.best_steps(&weights, 32), [0.3, 0.3, 0.3, 0.3, 0.001]);
+        let rounding = Rounding { width, steps: &steps, scales: Some(&scales) };
+        let q = quantize_rows(&weights, &bias, (1.0 / 1024.0, 32768), rounding);
+        let rows = q.steps.iter().zip(scales);
+        let multipliers: Vec<i32> = rows.map(|(step, s)| multiplier(step * s).unwrap()).collect();
+        // It refuses what is not rounded.
+        assert!(!q.pack(&multipliers).is_empty());
+        for (row, b) in bias.iter().enumerate() {
+            let value = f64::from(q.bias[row]) * q.steps[row] / 1024.0;
+            assert!((value - f64::from(*b)).abs() < 1e-3, "{row}: {value}");
+            for (c, w) in weights[row * 32..][..32].iter().enumerate() {
+                let int =
+                    f64::from(q.weights[row * 32 + c]) * f64::from(q.factors[row * 2 + c / 16]);
+                let top = f64::from(magnitudes[row]) * 16.0;
+                assert!((int * q.steps[row] - f64::from(*w)).abs() <= 0.1 * top, "{row} {c}");
+            }
+        }
     }
 
     #[test]

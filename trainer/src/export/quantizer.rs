@@ -11,7 +11,7 @@ use model_format::directory::Slot;
 use super::Weights;
 use super::calibration::Calibration;
 use super::formats::name;
-use super::linear::{QuantizedLinear, Width, quantize_rows};
+use super::linear::{QuantizedLinear, Rounding, Width, quantize_rows};
 use super::trained::Trained;
 
 /// Rounds the tensors of a model.
@@ -37,24 +37,29 @@ impl<'a> Quantizer<'a> {
     }
 
     /// A tensor; `input` is the real value of one unit of what it multiplies, and the largest magnitude
-    /// that takes, in units.
-    pub fn rows(&self, slot: Slot, input: (f64, i64)) -> Result<QuantizedLinear> {
+    /// that takes, in units; `scales` are [`Rounding::scales`].
+    pub fn rows(
+        &self,
+        slot: Slot,
+        input: (f64, i64),
+        scales: Option<&[f64]>,
+    ) -> Result<QuantizedLinear> {
         let (weights, bias) = self.trained.linear(slot, rows(&self.trained.config, slot))?;
-        Ok(self.quantize(slot, weights, &bias, input))
+        Ok(self.quantize(slot, (weights, &bias), input, scales))
     }
 
     /// A tensor, with biases of zero.
     pub fn rows_without_bias(&self, slot: Slot) -> Result<QuantizedLinear> {
         let (weights, bias) = self.trained.linear(slot, rows(&self.trained.config, slot))?;
-        Ok(self.quantize(slot, weights, &vec![0.0; bias.len()], (1.0, 1)))
+        Ok(self.quantize(slot, (weights, &vec![0.0; bias.len()]), (1.0, 1), None))
     }
 
     fn quantize(
         &self,
         slot: Slot,
-        weights: &[f32],
-        bias: &[f32],
+        (weights, bias): (&[f32], &[f32]),
         input: (f64, i64),
+        scales: Option<&[f64]>,
     ) -> QuantizedLinear {
         let cols = weights.len() / bias.len().max(1);
         let importance;
@@ -66,7 +71,7 @@ impl<'a> Quantizer<'a> {
             false => Width::Eight,
         };
         let steps = self.best_steps(slot, || width.best_steps(weights, cols).into());
-        quantize_rows(weights, bias, input, (width, &steps))
+        quantize_rows(weights, bias, input, Rounding { width, steps: &steps, scales })
     }
 
     /// A search takes long, and every tensor is asked for more than once.

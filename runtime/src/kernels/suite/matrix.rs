@@ -31,6 +31,8 @@ pub struct Matrix {
     weights: [i8; MAX_ROWS * MAX_COLS],
     /// Of weights of 4 bits, by row and group.
     factors: [[i8; GROUPS]; MAX_ROWS],
+    /// Of their biases and multipliers, by block.
+    shifts: [[u32; 2]; BLOCKS],
     pub bias: [i32; MAX_ROWS],
     pub multipliers: [i32; MAX_ROWS],
     packed: Aligned,
@@ -44,6 +46,7 @@ impl Matrix {
             cols: 0,
             weights: [0; MAX_ROWS * MAX_COLS],
             factors: [[1; GROUPS]; MAX_ROWS],
+            shifts: [[0; 2]; BLOCKS],
             bias: [0; MAX_ROWS],
             multipliers: [0; MAX_ROWS],
             packed: Aligned([0; CAPACITY]),
@@ -59,8 +62,19 @@ impl Matrix {
         &mut self.weights[..self.rows * self.cols]
     }
 
-    /// Makes every weight the product of 4 bits and a factor.
+    /// Makes every weight the product of 4 bits and a factor, and every constant one that a shift makes
+    /// of fewer bits.
     pub fn round_to_nibbles(&mut self) {
+        let constants = self.bias.chunks_mut(4).zip(self.multipliers.chunks_mut(4));
+        for ((biases, multipliers), shifts) in constants.zip(&mut self.shifts) {
+            for bias in biases.iter_mut() {
+                *bias = (*bias).clamp(-(0x7FFF << 14), 0x7FFF << 14);
+            }
+            for multiplier in multipliers.iter_mut() {
+                *multiplier = multiplier.saturating_abs();
+            }
+            *shifts = [narrow(biases, 15), narrow(multipliers, 8)];
+        }
         let rows = self.weights.chunks_exact_mut(self.cols).zip(&mut self.factors).take(self.rows);
         for (row, factors) in rows {
             for (group, factor) in row.chunks_mut(16).zip(factors) {
@@ -86,9 +100,9 @@ impl Matrix {
         }
         if packing == Packing::Nibbles {
             self.pack_nibbles();
-        } else {
-            self.pack_bytes(packing);
+            return;
         }
+        self.pack_bytes(packing);
         for row in 0..rows {
             let end = (row / 4 + 1) * block_len(packing, cols);
             let at = |list: usize| end - 32 + list * 16 + row % 4 * 4;
@@ -130,6 +144,16 @@ impl Matrix {
                 self.packed.0[at] |= factor << (row % 2 * 4);
             }
         }
+        for row in 0..rows {
+            // The last 14 bytes of a block: shifts, multipliers, biases.
+            let end = (row / 4 + 1) * block_len(Packing::Nibbles, cols);
+            let [bias_shift, shift] = self.shifts[row / 4];
+            self.packed.0[end - 14..end - 12].copy_from_slice(&[bias_shift as i8, shift as i8]);
+            self.packed.0[end - 12 + row % 4] = (self.multipliers[row] >> shift) as i8;
+            let bias = (self.bias[row] >> bias_shift) as i16;
+            let at = end - 8 + row % 4 * 2;
+            self.packed.0[at..at + 2].copy_from_slice(&bias.to_le_bytes().map(|byte| byte as i8));
+        }
     }
 
     fn put(&mut self, at: usize, value: i32) {
@@ -154,12 +178,23 @@ impl Matrix {
     }
 }
 
-/// A tile of 16 bytes per four columns, or 32 bytes and a halfword per group of 16 columns, and eight
-/// constants.
+/// Clears the lowest bits of four numbers, so that the others are at most `bits` (without a sign); how
+/// many it has cleared.
+fn narrow(numbers: &mut [i32], bits: u32) -> u32 {
+    let largest = numbers.iter().map(|number| number.unsigned_abs()).max().unwrap_or(0);
+    let shift = (32 - largest.leading_zeros()).saturating_sub(bits);
+    for number in numbers {
+        *number = (*number >> shift) << shift;
+    }
+    shift
+}
+
+/// A tile of 16 bytes per four columns and eight constants; or 32 bytes and a halfword per group of 16
+/// columns, and 14 bytes of constants that end on a multiple of 4.
 fn block_len(packing: Packing, cols: usize) -> usize {
     let groups = cols.div_ceil(16);
     match packing {
-        Packing::Nibbles => groups * 32 + (groups * 2).next_multiple_of(4) + 32,
+        Packing::Nibbles => groups * 32 + (groups * 2 + 2).next_multiple_of(4) + 12,
         _ => cols.div_ceil(4) * 16 + 32,
     }
 }
