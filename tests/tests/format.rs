@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use kiloformer_tests::answer::run;
-use kiloformer_tests::random_model::{Random, random_model, tiny};
+use kiloformer_tests::random_model::{Random, Storage, random_model, random_model_with, tiny};
 use model_format::config::{
     ModelConfig, NormPlace, Output, Positions, Precision as Stored, StackConfig,
 };
-use model_format::directory::{EncoderSlot, Slot};
+use model_format::directory::{EncoderSlot, Kind, Slot};
 use model_format::header::{BLOCK_LEN, BLOCK_OFFSET, HeaderError, VERSION};
+use model_format::layout::Layout;
 use model_format::{AlignedBytes, Checks, Model, ModelError, Side, TensorFault, VocabularyFault};
 use proptest::prelude::*;
 use runtime::{
@@ -35,8 +36,15 @@ fn files() -> Vec<AlignedBytes> {
             files.push(random_model(precision, &config, 1));
         }
     }
+    for config in [pre, post] {
+        files.push(random_model_with(Stored::FixedPoint, &config, 1, FOUR_BITS));
+    }
     files
 }
+
+const FOUR_BITS: Storage = Storage { layout: Layout::RowMajor, four_bit: true };
+/// Those of [`files`].
+const N_FILES: usize = 6;
 
 const ALL_CHECKS: [Checks; 3] = [Checks::Full, Checks::SkipCrc, Checks::Structure];
 /// Those that let a changed file pass.
@@ -227,7 +235,7 @@ proptest! {
     /// The start of a real file, then anything.
     #[test]
     fn random_bytes_after_a_true_start(
-        which in 0_usize..4,
+        which in 0_usize..N_FILES,
         kept in 6_usize..1200,
         tail in proptest::collection::vec(any::<u8>(), 4..600),
     ) {
@@ -244,7 +252,7 @@ proptest! {
     /// Sizes, offsets and lengths out of all proportion, several at once, with a right checksum.
     #[test]
     fn absurd_sizes(
-        which in 0_usize..4,
+        which in 0_usize..N_FILES,
         words in proptest::collection::vec((0_usize..15, extreme()), 0..4),
         entries in proptest::collection::vec((any::<prop::sample::Index>(), 0_usize..4, extreme()), 0..4),
         raw in proptest::collection::vec((any::<prop::sample::Index>(), extreme()), 0..3),
@@ -273,17 +281,17 @@ proptest! {
 
     /// Constants and weights of any value that the checks let pass: the arithmetic must hold.
     #[test]
-    fn any_constants(which in 0_usize..4, seed in any::<u64>(), share in 1_u64..=100) {
+    fn any_constants(which in 0_usize..N_FILES, seed in any::<u64>(), share in 1_u64..=100) {
         let mut file = files()[which].clone();
         let mut random = Random(seed);
         let Parts { directory, weights, .. } = Parts::of(&file);
         for entry in directory.step_by(16) {
-            let rows = usize::from(u16::from_le_bytes([file[entry + 2], file[entry + 3]]));
+            let shape = [2, 4].map(|at| u16::from_le_bytes([file[entry + at], file[entry + at + 1]]));
             let field = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| file[at + i])) as usize;
             let start = weights.start + field(entry + 8);
             let blob = start..start + field(entry + 12);
             let kind = file[entry];
-            change_tensor(kind, rows, &mut file[blob], &mut random, share);
+            change_tensor(kind, shape.map(usize::from), &mut file[blob], &mut random, share);
         }
         sign(&mut file);
         for checks in LENIENT {
@@ -296,18 +304,29 @@ proptest! {
 }
 
 /// Sets `share` percent of a tensor's numbers to values within their range, extremes among them.
-fn change_tensor(kind: u8, rows: usize, blob: &mut [u8], random: &mut Random, share: u64) {
+fn change_tensor(
+    kind: u8,
+    [rows, cols]: [usize; 2],
+    blob: &mut [u8],
+    random: &mut Random,
+    share: u64,
+) {
     let within = |random: &mut Random, low: i64, high: i64| match random.bits() % 4 {
         0 => low,
         1 => high,
         _ => low + (random.bits() % (high - low + 1) as u64) as i64,
     };
     let words = blob.len() / 4;
+    // The word of a block of 4 bits that ends with its shifts, and the words of the block.
+    let groups = cols.div_ceil(16);
+    let shifts = 8 * groups + groups / 2;
+    let block_words = shifts + 4;
     for (i, word) in blob.chunks_exact_mut(4).enumerate() {
         let (low, high) = match kind {
             // Weights and biases are anything, the multipliers at the end are not negative.
             1 if i < words - rows => (i32::MIN, i32::MAX),
             1 | 8 => (0, i32::MAX),
+            2 if i % block_words != shifts => (i32::MIN, i32::MAX),
             // Finite halves.
             3 | 5 => (0, 0x7BFF),
             // Epsilon, gamma, beta.
@@ -367,7 +386,7 @@ fn other_files_and_versions_are_named() {
 
 #[test]
 fn a_model_of_the_other_number_type_is_refused() {
-    let [fixed, half, ..] = &files()[..] else { unreachable!("four files") };
+    let [fixed, half, ..] = &files()[..] else { unreachable!("six files") };
     let error = HalfModel::from_bytes(fixed).err();
     assert_eq!(error, Some(LoadError::WrongPrecision { found: Stored::FixedPoint }));
     let error = FixedModel::from_bytes(half).err();
@@ -422,6 +441,61 @@ fn faults_of_a_tensor_are_named() {
     ] {
         assert_eq!(error_of(&changed(file, at, bytes)), ModelError::Tensor(slot, fault));
     }
+}
+
+/// The same for weights of 4 bits, of which 8 rows of 8 columns are two blocks of one group.
+#[test]
+fn faults_of_a_tensor_of_4_bits_are_named() {
+    let file = &files()[4];
+    let model = Model::from_bytes(file).expect("a sound model");
+    let Parts { directory, weights, .. } = Parts::of(file);
+    let slot = Slot::Encoder(0, EncoderSlot::Query);
+    assert_eq!(model.kind(slot), Kind::LinearI4);
+    let entry = directory.start + 16 * slot.index(model.config());
+    let offset = u32::from_le_bytes(file[entry + 8..entry + 12].try_into().expect("four bytes"));
+    let start = weights.start + offset as usize;
+    let block = 32 + 2 + 2 + 4 + 8;
+    assert_eq!(model.byte_len(slot), 2 * block);
+    for (at, byte, fault) in [
+        (entry, 1, TensorFault::Length { found: 96 }),
+        (entry, 3, TensorFault::Kind { found: 3 }),
+        // Row 1 of the second block: a weight of -8.
+        (start + block + 4, 0x80, TensorFault::Weight { row: 5 }),
+        // Column 8, which is none.
+        (start + 16 + 8, 0x98, TensorFault::Weight { row: 2 }),
+        // The factors of rows 2 and 3.
+        (start + 33, 0x01, TensorFault::Weight { row: 3 }),
+        (start + 34, 15, TensorFault::Constant { index: 0 }),
+        (start + block + 35, 24, TensorFault::Constant { index: 4 }),
+    ] {
+        let error = error_of(&changed(file, at, &[byte]));
+        assert_eq!(error, ModelError::Tensor(slot, fault), "{at}");
+    }
+    let table = directory.start + 16 * Slot::SourceEmbedding.index(model.config());
+    let fault = TensorFault::Kind { found: 2 };
+    let error = error_of(&changed(file, table, &[2]));
+    assert_eq!(error, ModelError::Tensor(Slot::SourceEmbedding, fault), "a table has 8 bits");
+}
+
+/// 1280 weights of -7 times 15, times the 2^14 that the tensor before saturates to, are more than 2^31.
+#[test]
+fn a_row_of_4_bits_that_could_overflow_is_named() {
+    let stack = StackConfig { n_layers: 1, n_heads: 2, d_ff: 1280 };
+    let config = ModelConfig { d_model: 8, encoder: stack, decoder: stack, ..tiny() };
+    let mut file = random_model_with(Stored::FixedPoint, &config, 1, FOUR_BITS);
+    let slot = Slot::Encoder(0, EncoderSlot::Linear2);
+    let blob = Model::from_bytes(&file).expect("a sound model").bytes(slot).as_ptr().addr();
+    let start = blob - file.as_ptr().addr();
+    // Row 2 of the first block: its words of all halves of the 80 groups, and its factors.
+    for half in 0..160 {
+        file[start + 16 * half + 8..][..4].fill(0x11);
+    }
+    for group in 0..80 {
+        file[start + 80 * 32 + 2 * group + 1] |= 0x0F;
+    }
+    sign(&mut file);
+    let fault = TensorFault::Overflow { row: 2 };
+    assert_eq!(error_of(&file), ModelError::Tensor(slot, fault));
 }
 
 /// One example of each fault of a vocabulary.

@@ -233,7 +233,7 @@ fn the_fixed_point_file_gives_99_percent_and_the_same_error_rate() {
 #[test]
 fn weights_of_4_bits_halve_the_file_and_keep_the_error_rate() {
     let Some(Integers { bytes, words, same, wer }) = integers(Weights::FourBit) else { return };
-    assert!(bytes <= 352_000, "{bytes} bytes");
+    assert!(bytes <= 330_000, "{bytes} bytes");
     assert!(same * 100 >= words * 92, "{same} of {words}");
     assert!(!is_all(words) || wer <= 0.285, "{wer}");
 }

@@ -21,6 +21,9 @@ pub struct QuantizedLinear {
 
 /// A bias stays below 2^29 units of the accumulator.
 const MAX_BIAS: f64 = (1_u64 << 29) as f64;
+/// Where the weights have 4 bits, below 2^24: the biases of a block share a shift, and in a row of few or
+/// small weights one could be large only for being fine.
+const MAX_BIAS_I4: f64 = (1_u64 << 24) as f64;
 
 /// What the weights of a matrix are stored in.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +58,10 @@ pub fn quantize_rows(
     rounding: Rounding<'_>,
 ) -> QuantizedLinear {
     let cols = (weights.len() / bias.len().max(1)).max(1);
+    let max_bias = match rounding.width {
+        Width::Eight => MAX_BIAS,
+        Width::Four(_) => MAX_BIAS_I4,
+    };
     let mut quantized = QuantizedLinear {
         weights: Vec::new(),
         factors: Vec::new(),
@@ -66,7 +73,7 @@ pub fn quantize_rows(
     {
         let first = index * BLOCK_ROWS;
         let least = |(row, b): (usize, &f32)| {
-            rounding.steps[first + row].max(f64::from(b.abs()) / (MAX_BIAS * x_step))
+            rounding.steps[first + row].max(f64::from(b.abs()) / (max_bias * x_step))
         };
         let mut wanted: Vec<f64> = bias.iter().enumerate().map(least).collect();
         let block = loop {
@@ -75,7 +82,7 @@ pub fn quantize_rows(
             let mut is_good = true;
             for (row, wanted) in wanted.iter_mut().enumerate() {
                 let bias_fits =
-                    (f64::from(bias[row]) / (steps[row] * x_step)).abs() <= MAX_BIAS + 1.0;
+                    (f64::from(bias[row]) / (steps[row] * x_step)).abs() <= max_bias + 1.0;
                 if !bias_fits || block.bound(row, x_max) > i64::from(i32::MAX) {
                     *wanted = steps[row].max(*wanted) * 1.02;
                     is_good = false;
@@ -236,6 +243,7 @@ mod tests {
     fn no_row_of_4_bits_can_leave_the_accumulator() {
         let q = quantize(&[1.0; 4096], &[5.0], 1.0 / 1024.0, Width::Four(&[1.0; 4096]));
         assert!(q.bound(0, 32768) <= i64::from(i32::MAX));
+        // 15 steps a weight are what the accumulator holds; one less is a fifteenth.
         let value = f64::from(q.weights[0]) * f64::from(q.factors[0]) * q.steps[0];
         assert!((value - 1.0).abs() < 0.1, "{value}");
     }
@@ -257,7 +265,9 @@ mod tests {
         assert!(!q.pack(&multipliers).is_empty());
         for (row, b) in bias.iter().enumerate() {
             let value = f64::from(q.bias[row]) * q.steps[row] / 1024.0;
-            assert!((value - f64::from(*b)).abs() < 1e-3, "{row}: {value}");
+            // 2^24 in 15 bits are shifted by 9; the bias was a whole number before.
+            let half = (256.0 + 0.5) * q.steps[row] / 1024.0;
+            assert!((value - f64::from(*b)).abs() <= half, "{row}: {value}");
             for (c, w) in weights[row * 32..][..32].iter().enumerate() {
                 let int =
                     f64::from(q.weights[row * 32 + c]) * f64::from(q.factors[row * 2 + c / 16]);
