@@ -8,8 +8,10 @@ use super::epilogue::Epilogue;
 use super::ready::Ready;
 use super::{TOKENS, four_tokens, nibbles};
 
-/// Bytes of the biases and multipliers of a block.
+/// Bytes of the biases and multipliers of a block of bytes.
 const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
+/// Bytes of two shifts, four multipliers and four biases, of weights of 4 bits.
+const NIBBLE_CONSTANTS_LEN: usize = 2 + BLOCK_ROWS * 3;
 /// Bytes of the weights of a group of 4 bits.
 const GROUP_LEN: usize = BLOCK_ROWS * GROUP_COLS / 2;
 
@@ -31,14 +33,16 @@ pub unsafe fn multiply(
     let tokens = input.tokens;
     let tiles = linear.cols.div_ceil(TILE_COLS);
     let groups = linear.cols.div_ceil(GROUP_COLS);
-    let (has_tokens, weights_len) = match linear.packing {
+    let (has_tokens, block_len) = match linear.packing {
         Packing::PairedRows => (
             tokens as u64 * tiles as u64 <= input.ready.tiles.len() as u64,
-            tiles as u64 * TILE_LEN as u64,
+            tiles as u64 * TILE_LEN as u64 + CONSTANTS_LEN as u64,
         ),
         Packing::Nibbles if cfg!(feature = "int4") => (
             linear.cols == input.cols && nibbles::is_ready(input),
-            groups as u64 * GROUP_LEN as u64 + groups.div_ceil(2) as u64 * 4,
+            // Constants end on a multiple of 4.
+            (groups as u64 * (GROUP_LEN + 2) as u64 + NIBBLE_CONSTANTS_LEN as u64)
+                .next_multiple_of(4),
         ),
         _ => return false,
     };
@@ -46,7 +50,6 @@ pub unsafe fn multiply(
         return false;
     }
     // The columns of the input are in memory: a block's bytes are less than 2^33.
-    let block_len = weights_len + CONSTANTS_LEN as u64;
     let first = first_row / BLOCK_ROWS;
     let end = first as u64 + blocks as u64;
     if end > u64::from(u32::MAX / BLOCK_ROWS as u32) || end * block_len > linear.data.len() as u64 {

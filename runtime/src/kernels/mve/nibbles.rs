@@ -11,8 +11,14 @@ use model_format::layout::{BLOCK_ROWS, GROUP_COLS, Group, LinearInt, Packing};
 
 use super::super::Input;
 
-/// Biases, then multipliers, at the end of a block.
-type Constants = [[i32; BLOCK_ROWS]; 2];
+/// What is at the end of a block.
+#[repr(C)]
+struct Constants {
+    bias_shift: u8,
+    multiplier_shift: u8,
+    multipliers: [u8; BLOCK_ROWS],
+    biases: [i16; BLOCK_ROWS],
+}
 
 /// Four rows, and where their outputs go.
 #[repr(C)]
@@ -146,9 +152,13 @@ unsafe extern "C" fn rescaled(rows: &Rows) {
         "ldr r2, [r0, #{constants}]",
         "vmov q0[2], q0[0], r5, r9",
         "vmov q0[3], q0[1], r7, r11",
-        "vldrw.u32 q1, [r2]",
+        "ldrb r3, [r2, #{bias_shift}]",
+        "vldrh.s32 q1, [r2, #{biases}]",
+        "vshl.s32 q1, r3",
         "vadd.i32 q0, q0, q1",
-        "vldrw.u32 q1, [r2, #16]",
+        "ldrb r3, [r2, #{multiplier_shift}]",
+        "vldrb.u32 q1, [r2, #{multipliers}]",
+        "vshl.u32 q1, r3",
         "vrmulh.s32 q0, q0, q1",
         "vstrw.32 q0, [r1]",
         "vpop {{d8-d9}}",
@@ -159,6 +169,10 @@ unsafe extern "C" fn rescaled(rows: &Rows) {
         x = const offset_of!(Rows, x),
         cols = const offset_of!(Rows, cols),
         constants = const offset_of!(Rows, constants),
+        bias_shift = const offset_of!(Constants, bias_shift),
+        multiplier_shift = const offset_of!(Constants, multiplier_shift),
+        multipliers = const offset_of!(Constants, multipliers),
+        biases = const offset_of!(Constants, biases),
         out = const offset_of!(Rows, out),
     )
 }

@@ -192,6 +192,20 @@ pub fn rescale(values: __m256i, multipliers: __m256i) -> __m256i {
     _mm256_blend_epi32::<0xAA>(_mm256_srli_epi64::<32>(even), odd)
 }
 
+/// Biases and multipliers of four blocks of bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn block_constants(matrix: &Matrix<'_>, first: usize) -> [Sums; 2] {
+    let len = matrix.weights_len();
+    // SAFETY: the caller's; a block's constants follow its weights.
+    let of = |start: *const i8| unsafe { _mm256_loadu_si256(start.add(len).cast()) };
+    let [a, b, c, d] = matrix.block_starts(first).map(of);
+    [
+        [_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x20>(c, d)],
+        [_mm256_permute2x128_si256::<0x31>(a, b), _mm256_permute2x128_si256::<0x31>(c, d)],
+    ]
+}
+
 /// Biases and multipliers of the rows from `first` on; zeros past the last.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -210,13 +224,12 @@ unsafe fn constants(matrix: &Matrix<'_>, first: usize) -> [Sums; 2] {
             from_multipliers.copy_to_nonoverlapping(multipliers.as_mut_ptr(), count);
             return [load(bias.as_ptr()), load(multipliers.as_ptr())];
         }
-        let [a, b, c, d] = matrix
-            .block_starts(first)
-            .map(|start| _mm256_loadu_si256(start.add(matrix.weights_len()).cast()));
-        let bias =
-            [_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x20>(c, d)];
-        let multipliers =
-            [_mm256_permute2x128_si256::<0x31>(a, b), _mm256_permute2x128_si256::<0x31>(c, d)];
+        let [bias, multipliers] = match matrix.packing() {
+            Packing::Nibbles => {
+                matrix.unpacked_constants(first).each_ref().map(|list| load(list.as_ptr()))
+            }
+            _ => block_constants(matrix, first),
+        };
         let rows = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         let masked = |[low, high]: Sums| {
             let left = _mm256_set1_epi32(count as i32);

@@ -143,6 +143,10 @@ unsafe fn constants(matrix: &Matrix<'_>, first: usize) -> [__m512i; 2] {
         if matrix.packing() == Packing::RowMajor {
             return matrix.constants(first).map(|list| _mm512_maskz_loadu_epi32(mask, list));
         }
+        if matrix.packing() == Packing::Nibbles {
+            let lists = matrix.unpacked_constants(first);
+            return lists.map(|list| _mm512_maskz_loadu_epi32(mask, list.as_ptr()));
+        }
         let len = matrix.weights_len();
         let of = |start: *const i8| _mm256_loadu_si256(start.add(len).cast());
         let [a, b, c, d] = matrix.block_starts(first);

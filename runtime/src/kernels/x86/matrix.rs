@@ -5,7 +5,7 @@ use model_format::layout::{BLOCK_ROWS, GROUP_COLS, LinearInt, Packing, TILE_COLS
 use super::ROWS;
 use crate::kernels::Input;
 
-/// Bytes of the biases and multipliers of a block.
+/// Bytes of the biases and multipliers of a block of bytes.
 const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
 /// Bytes of a group of weights of 4 bits.
 pub const GROUP_LEN: usize = BLOCK_ROWS * GROUP_COLS / 2;
@@ -65,7 +65,7 @@ impl<'m> Matrix<'m> {
         self.block_len
     }
 
-    /// Bytes of a block before its constants.
+    /// Bytes of a block of bytes before its constants.
     pub fn weights_len(&self) -> usize {
         self.block_len - CONSTANTS_LEN
     }
@@ -96,6 +96,18 @@ impl<'m> Matrix<'m> {
             self.linear.data.as_ptr().wrapping_add(block * self.block_len)
         };
         core::array::from_fn(start)
+    }
+
+    /// Biases and multipliers of the rows from `first` on, unpacked; zeros past the last.
+    #[inline]
+    pub fn unpacked_constants(&self, first: usize) -> [[i32; ROWS]; 2] {
+        const NONE: [[i32; BLOCK_ROWS]; ROWS / BLOCK_ROWS] = [[0; BLOCK_ROWS]; ROWS / BLOCK_ROWS];
+        let (mut biases, mut multipliers) = (NONE, NONE);
+        let blocks = biases.iter_mut().zip(&mut multipliers);
+        for (row, (biases, multipliers)) in (first..self.rows()).step_by(BLOCK_ROWS).zip(blocks) {
+            [*biases, *multipliers] = self.linear.block_constants(row);
+        }
+        [biases, multipliers].map(bytemuck::cast)
     }
 
     /// Starts of the biases and of the multipliers from `first < rows` on, row-major.

@@ -48,7 +48,7 @@ pub unsafe fn one(matrix: &Matrix<'_>, first: usize, input: &Input<'_>) -> __m51
         let columns = ((1_u64 << (cols - col).min(COLS)) - 1) as __mmask32;
         let words = first_lanes((groups - group).min(2) * GROUP_LEN / 4);
         // SAFETY: the masks leave out columns past the last and a second group where there is none;
-        // the factors are padded to an even number.
+        // behind the last factors are constants, which then multiply zeros.
         unsafe {
             let x = _mm512_maskz_loadu_epi16(columns, input.x.as_ptr().add(col));
             let x = [
