@@ -82,8 +82,8 @@ impl<'m> DecoderLayer<'_, 'm> {
         let (to, work) = query_and_work::<P>(work, x.len());
         let (input, inputs) = norm.before(self.place(), (x, x.len()), work);
         let input = P::input(input, [1, x.len()], inputs);
+        key_value.remember(&input, *position, cache, to);
         query.forward(&input, to);
-        key_value.remember(&input, *position, cache);
     }
 
     /// Attention to all positions so far.
@@ -135,7 +135,7 @@ impl<'m> DecoderLayer<'_, 'm> {
         let d_model = usize::from(self.model.config().d_model);
         for chunk in chunks(positions, group_len(P::TOKENS, cache.capacity)) {
             let input = P::input(rows_of(memory, &chunk, d_model), [chunk.len(), d_model], inputs);
-            key_value.remember(&input, chunk.start, cache);
+            key_value.remember(&input, chunk.start, cache, &mut []);
         }
     }
 

@@ -122,8 +122,9 @@ impl<'m> EncoderLayer<'_, 'm> {
             let x = rows_of(stream, &chunk, d_model);
             let (x, inputs) = norm.before(self.place(), (x, d_model), work);
             let input = P::input(x, [chunk.len(), d_model], inputs);
-            query.forward(&input, rows_mut(queries, &chunk, d_model));
-            key_value.remember(&input, chunk.start, &mut cache);
+            let to = rows_mut(queries, &chunk, d_model);
+            key_value.remember(&input, chunk.start, &mut cache, to);
+            query.forward(&input, to);
         }
     }
 

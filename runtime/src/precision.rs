@@ -179,12 +179,14 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
         residual: Self::Residual,
         stream: &mut [Self::Activation],
     );
-    /// `out = W x + b` in the cache's numbers for every token.
+    /// `out = W x + b` in the cache's numbers for every token; `room` for as many activations spares a
+    /// product that is made in one go the way by blocks.
     fn project_cached(
         linear: &Self::Linear<'_>,
         input: &Self::Input<'_>,
         range: Self::Range,
         out: &mut [Self::Cached],
+        room: &mut [Self::Activation],
     );
     /// `sink(row, W x + b)` as logits of one token, for these rows, ascending.
     fn project_logits(

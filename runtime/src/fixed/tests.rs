@@ -124,7 +124,11 @@ proptest! {
         let mut cached = vec![0; case.bias.len()];
         let range = Range { low: -127, high: 127, ..NO_TENSOR };
         let linear = case.linear();
-        case.with_input(|x| FixedPoint::project_cached(&linear, x, range, &mut cached));
+        case.with_input(|x| FixedPoint::project_cached(&linear, x, range, &mut cached, &mut []));
+        let (mut again, mut room) = (cached.clone(), vec![0; cached.len()]);
+        again.fill(0);
+        case.with_input(|x| FixedPoint::project_cached(&linear, x, range, &mut again, &mut room));
+        prop_assert_eq!(&again, &cached);
         let mut logits = Vec::new();
         case.with_input(|x| {
             FixedPoint::project_logits(&linear, 0..linear.rows, x, |row, v| logits.push((row, v)));

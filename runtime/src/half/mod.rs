@@ -140,7 +140,13 @@ impl Precision for HalfFloat {
         write(linear, input, stream, |old, value| old + value);
     }
 
-    fn project_cached(linear: &LinearF16<'_>, input: &Input<'_>, _: (), out: &mut [f32]) {
+    fn project_cached(
+        linear: &LinearF16<'_>,
+        input: &Input<'_>,
+        _: (),
+        out: &mut [f32],
+        _: &mut [f32],
+    ) {
         write(linear, input, out, |_, value| value);
     }
 

@@ -81,21 +81,23 @@ impl<'m, P: Precision> KeyValueProjection<'m, P> {
         }
     }
 
-    /// Stores keys and values of the tokens of `input` from `position` on.
+    /// Stores keys and values of the tokens of `input` from `position` on; faster with `room` for
+    /// `[tokens, d_model]`.
     pub fn remember(
         &self,
         input: &P::Input<'_>,
         position: usize,
         cache: &mut KvCache<'_, P::Cached>,
+        room: &mut [P::Activation],
     ) {
         let start = position.saturating_mul(self.d_model);
         let keys = cache.keys.get_mut(start..).unwrap_or_default();
         profile::run(Operator::Key, || {
-            P::project_cached(&self.key, input, self.key_range, keys);
+            P::project_cached(&self.key, input, self.key_range, keys, room);
         });
         let values = cache.values.get_mut(start..).unwrap_or_default();
         profile::run(Operator::Value, || {
-            P::project_cached(&self.value, input, self.value_range, values);
+            P::project_cached(&self.value, input, self.value_range, values, room);
         });
     }
 }

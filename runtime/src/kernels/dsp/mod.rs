@@ -21,7 +21,7 @@ pub use row_major::dot4;
 /// Most tokens of an input.
 pub const TOKENS: usize = 4;
 /// Rows of a block.
-pub const ROWS: usize = 16;
+pub const ROWS: usize = 8;
 
 /// The outputs of the rows from `first_row` on, a multiple of 4, for every token; those of rows past
 /// the last are unspecified.
