@@ -86,7 +86,7 @@ impl Size {
     /// A model of this size that never ends an answer by itself, in the layout for hosts.
     pub fn model(self, numbers: Numbers) -> AlignedBytes {
         let (precision, layout) = match numbers {
-            Numbers::W8A16 | Numbers::W4A16 => (Precision::FixedPoint, Layout::RowMajor),
+            Numbers::W8A16 | Numbers::W4A16 => (Precision::FixedPoint, Layout::QuadRows),
             Numbers::HalfFloat => (Precision::HalfFloat, Layout::SixteenRows),
         };
         let storage = Storage { layout, four_bit: numbers == Numbers::W4A16 };

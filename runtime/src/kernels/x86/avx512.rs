@@ -7,7 +7,7 @@ use core::ops::Range;
 use model_format::layout::{Packing, TILE_COLS, TILE_LEN};
 
 use super::matrix::{Matrix, Unpacking};
-use super::{Epilogue, ROWS, TAIL, TOKENS, nibbles_avx512};
+use super::{Epilogue, ROWS, TAIL, TOKENS, blocks_avx512, nibbles_avx512};
 use crate::kernels::Input;
 
 /// Tiles that are unpacked at a time: 16 KiB, which stay in the first cache.
@@ -30,7 +30,7 @@ pub unsafe fn block(
 ) {
     // SAFETY: the caller's; `out` is sixteen numbers for every token.
     unsafe {
-        rows(matrix, first, input, |token, _, values| {
+        for_each(matrix, first..first + 1, input, |token, _, values| {
             if let Some(out) = out.get_mut(token) {
                 _mm512_storeu_si512(out.as_mut_ptr().cast(), values);
             }
@@ -49,16 +49,14 @@ pub unsafe fn blocks(
     input: &Input<'_>,
     each: &mut impl FnMut(usize, usize, &[i32]),
 ) {
-    for first in range.clone().step_by(ROWS) {
-        let count = ROWS.min(range.end - first);
-        let mut put = |token: usize, first: usize, values: __m512i| {
+    let end = range.end;
+    // SAFETY: the caller's.
+    unsafe {
+        for_each(matrix, range, input, |token, first, values| {
             let mut out = [0; ROWS];
-            // SAFETY: sixteen numbers.
-            unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), values) };
-            each(token, first, out.get(..count).unwrap_or_default());
-        };
-        // SAFETY: the caller's.
-        unsafe { rows(matrix, first, input, &mut put) };
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), values);
+            each(token, first, out.get(..ROWS.min(end - first)).unwrap_or_default());
+        });
     }
 }
 
@@ -75,23 +73,48 @@ pub unsafe fn project(
 ) {
     let (low, high) = (_mm512_set1_epi32(low), _mm512_set1_epi32(high));
     let out = out.as_mut_ptr();
-    for first in (0..matrix.rows()).step_by(ROWS) {
+    let put = |token: usize, first: usize, mut values: __m512i| {
         let mask = first_lanes(matrix.count(first));
-        let put = |token: usize, first: usize, mut values: __m512i| {
-            // SAFETY: `out` is `[tokens, rows]`, and only lanes of rows that there are are touched.
-            unsafe {
-                let to = out.add(token * matrix.rows() + first);
-                if let Some(multiplier) = multiplier {
-                    let old = _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(mask, to));
-                    let old = _mm512_slli_epi32::<14>(old);
-                    values = _mm512_add_epi32(values, rescale(old, _mm512_set1_epi32(multiplier)));
-                }
-                let values = _mm512_min_epi32(_mm512_max_epi32(values, low), high);
-                _mm256_mask_storeu_epi16(to, mask, _mm512_cvtepi32_epi16(values));
+        // SAFETY: `out` is `[tokens, rows]`, and only lanes of rows that there are are touched.
+        unsafe {
+            let to = out.add(token * matrix.rows() + first);
+            if let Some(multiplier) = multiplier {
+                let old = _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(mask, to));
+                let old = _mm512_slli_epi32::<14>(old);
+                values = _mm512_add_epi32(values, rescale(old, _mm512_set1_epi32(multiplier)));
             }
-        };
-        // SAFETY: the caller's.
-        unsafe { rows(matrix, first, input, put) };
+            let values = _mm512_min_epi32(_mm512_max_epi32(values, low), high);
+            _mm256_mask_storeu_epi16(to, mask, _mm512_cvtepi32_epi16(values));
+        }
+    };
+    // SAFETY: the caller's.
+    unsafe { for_each(matrix, 0..matrix.rows(), input, put) }
+}
+
+/// `each(token, first, outputs)` for these rows, sixteen at a time.
+#[inline]
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn for_each(
+    matrix: &Matrix<'_>,
+    range: Range<usize>,
+    input: &Input<'_>,
+    mut each: impl FnMut(usize, usize, __m512i),
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let first_token = |first, values| each(0, first, values);
+        match matrix.packing() {
+            Packing::PairedRows if input.ready.is_cut => {
+                return blocks_avx512::for_each::<true>(matrix, range, input, first_token);
+            }
+            Packing::QuadRows if input.ready.is_cut => {
+                return blocks_avx512::for_each::<false>(matrix, range, input, first_token);
+            }
+            _ => {}
+        }
+        for first in range.step_by(ROWS) {
+            rows(matrix, first, input, &mut each);
+        }
     }
 }
 
@@ -136,7 +159,7 @@ pub fn rescale(values: __m512i, multipliers: __m512i) -> __m512i {
 /// Biases and multipliers of the rows from `first` on; zeros past the last.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn constants(matrix: &Matrix<'_>, first: usize) -> [__m512i; 2] {
+pub unsafe fn constants(matrix: &Matrix<'_>, first: usize) -> [__m512i; 2] {
     let mask = first_lanes(matrix.count(first));
     // SAFETY: row-major constants are as many as rows; a block's follow its weights.
     unsafe {

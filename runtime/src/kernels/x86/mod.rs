@@ -6,6 +6,7 @@
 
 mod avx2;
 mod avx512;
+mod blocks_avx512;
 mod choice;
 mod float;
 mod matrix;
@@ -47,16 +48,19 @@ pub struct Ready<'x> {
     isa: Isa,
     /// Sum of the one token.
     sum: i32,
-    /// One token: every four columns twice, zeros up to a multiple of [`REPLICATED_COLS`] columns.
+    /// Whether the one token is cut into bytes.
+    is_cut: bool,
+    /// One token: every four columns twice, zeros up to a multiple of [`REPLICATED_COLS`] columns; or cut,
+    /// as [`blocks_avx512::cut`] does.
     /// Several: the columns past the last whole tile, [`TAIL`] of each.
     x: &'x [i16],
 }
 
 /// Bytes of memory for that, with up to `tokens` tokens.
 pub const fn scratch_len(tokens: usize, cols: usize) -> usize {
-    let replicated = cols.next_multiple_of(REPLICATED_COLS).saturating_mul(4);
+    let cut = cols.next_multiple_of(REPLICATED_COLS).saturating_mul(8);
     let tails = tokens.saturating_mul(TAIL * 2);
-    LINE.saturating_add(if replicated > tails { replicated } else { tails })
+    LINE.saturating_add(if cut > tails { cut } else { tails })
 }
 
 /// See [`Ready`].
@@ -74,15 +78,25 @@ fn ready_for<'x>(
     let aligned = scratch.get_mut(skip..).unwrap_or_default();
     let memory: &mut [i16] = bytemuck::try_cast_slice_mut(aligned).unwrap_or_default();
     if isa == Isa::Baseline {
-        return Ready { isa, sum: 0, x: &[] };
+        return Ready { isa, sum: 0, is_cut: false, x: &[] };
     }
     match tokens {
-        1 => vectors::wide(
-            #[inline(always)]
-            || replicate(isa, x.get(..cols).unwrap_or(x), memory),
-        ),
-        _ => Ready { isa, sum: 0, x: tails(x, [tokens, cols], memory) },
+        1 => one_token(isa, x.get(..cols).unwrap_or(x), memory),
+        _ => Ready { isa, sum: 0, is_cut: false, x: tails(x, [tokens, cols], memory) },
     }
+}
+
+fn one_token<'x>(isa: Isa, x: &[i16], memory: &'x mut [i16]) -> Ready<'x> {
+    if isa == Isa::Avx512Vnni {
+        // SAFETY: what is chosen is here.
+        if let Some(sum) = unsafe { blocks_avx512::cut(x, memory) } {
+            return Ready { isa, sum, is_cut: true, x: memory };
+        }
+    }
+    vectors::wide(
+        #[inline(always)]
+        || replicate(isa, x, memory),
+    )
 }
 
 #[inline(always)]
@@ -98,7 +112,7 @@ fn replicate<'x>(isa: Isa, x: &[i16], memory: &'x mut [i16]) -> Ready<'x> {
         *tile = [a, b, c, d, a, b, c, d];
     }
     let sum = x.iter().fold(0_i32, |sum, &x| sum.wrapping_add(i32::from(x)));
-    Ready { isa, sum, x: memory }
+    Ready { isa, sum, is_cut: false, x: memory }
 }
 
 fn tails<'x>(x: &[i16], [tokens, cols]: [usize; 2], memory: &'x mut [i16]) -> &'x [i16] {
@@ -115,6 +129,7 @@ fn tails<'x>(x: &[i16], [tokens, cols]: [usize; 2], memory: &'x mut [i16]) -> &'
 /// The matrix, where `input` is ready for it in this set of instructions.
 fn checked<'m>(linear: &'m LinearInt<'m>, input: &Input<'_>) -> Option<(Isa, Matrix<'m>)> {
     let ready_len = match input.tokens {
+        1 if input.ready.is_cut => input.cols.next_multiple_of(REPLICATED_COLS).saturating_mul(4),
         1 => input.cols.next_multiple_of(REPLICATED_COLS).saturating_mul(2),
         tokens => tokens.saturating_mul(TAIL),
     };
