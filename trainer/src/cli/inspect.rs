@@ -101,14 +101,39 @@ fn config(model: &Model<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The map of the arena, phase by phase; kernels decide how much scratch there is.
 fn arena(model: &Model<'_>) {
     let plan = Plan::of(model.header());
-    println!("\narena                {} bytes", plan.total);
-    println!("  encoder: scratch   {} at 0", plan.encoder_scratch);
-    println!("  encoder: memory    {} at {}", plan.memory, plan.memory_offset);
-    println!("  cross keys, values {} at 0", plan.cross);
-    println!("  self keys, values  {} at {}", plan.self_cache, plan.cross);
-    println!("  decoder: scratch   {} at {}", plan.decoder_scratch, plan.cross + plan.self_cache);
+    println!("\narena                {} bytes with the kernels of this machine", plan.total);
+    let at_cross = |len| (0, len);
+    let caches = plan.self_cache * usize::from(plan.limits.beams).max(1);
+    let after = plan.cross + caches + plan.search;
+    let memory = (plan.memory_offset, plan.memory);
+    let below = plan.memory_offset.saturating_sub(plan.cross);
+    let map = [
+        ("encode", "scratch", at_cross(plan.encoder_scratch)),
+        ("encode", "stream, then memory", memory),
+        ("remember", "cross keys, values", at_cross(plan.cross)),
+        ("remember", "scratch", (plan.cross, if plan.cross > 0 { below } else { 0 })),
+        ("remember", "memory", if plan.cross > 0 { memory } else { (0, 0) }),
+        ("decode", "cross keys, values", at_cross(plan.cross)),
+        ("decode", "self keys, values", (plan.cross, caches)),
+        ("decode", "search", (plan.cross + caches, plan.search)),
+        ("decode", "scratch", (after, plan.decoder_scratch)),
+    ];
+    println!("{:<10} {:<22} {:>8} {:>8}   shares bytes with", "phase", "buffer", "offset", "bytes");
+    for &(phase, buffer, (offset, len)) in map.iter().filter(|(.., (_, len))| *len > 0) {
+        let overlaps =
+            |(start, other): (usize, usize)| start < offset + len && offset < start + other;
+        let shared: Vec<String> = map
+            .iter()
+            .filter(|(other, name, place)| {
+                (*other, *name) != (phase, buffer) && place.1 > 0 && overlaps(*place)
+            })
+            .map(|(other, name, _)| format!("{other}: {name}"))
+            .collect();
+        println!("{phase:<10} {buffer:<22} {offset:>8} {len:>8}   {}", shared.join("; "));
+    }
 }
 
 fn tensors(model: &Model<'_>) {
