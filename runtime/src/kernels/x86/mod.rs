@@ -229,7 +229,7 @@ fn try_with(
 
 pub use reference::dot4;
 
-/// Products of HalfFloat: see [`float::try_products`].
+/// Products of HalfFloat: see `float::try_products`.
 pub fn try_products(
     linear: &LinearF16<'_>,
     rows: Range<usize>,
