@@ -9,7 +9,7 @@ use model_format::formats::{ActivationSlot, DecoderActivation};
 
 use crate::align::Align;
 use crate::arena::Carver;
-use crate::encoder::{chunks, rows_of};
+use crate::encoder::{chunks, rows_of, tokens_of};
 use crate::layers::{
     AttentionSlots, FeedForward, HeadShape, KeyValueProjection, KvCache, MultiHead, Norm,
     QueryProjection,
@@ -134,7 +134,8 @@ impl<'m> DecoderLayer<'_, 'm> {
         let key_value = KeyValueProjection::<P>::new(self.model, &self.cross_attention());
         let d_model = usize::from(self.model.config().d_model);
         for chunk in chunks(positions, group_len(P::TOKENS, cache.capacity)) {
-            let input = P::input(rows_of(memory, &chunk, d_model), [chunk.len(), d_model], inputs);
+            let input =
+                P::input(rows_of(memory, &chunk, d_model), [tokens_of(&chunk), d_model], inputs);
             key_value.remember(&input, chunk.start, cache, &mut []);
         }
     }

@@ -83,8 +83,8 @@ impl<'m> EncoderLayer<'_, 'm> {
         for chunk in chunks(positions, tokens) {
             let x = rows_mut(stream, &chunk, d_model);
             let (input, inputs) = norm.before(self.place(), (x, d_model), work);
-            feed_forward.hidden((input, chunk.len()), hidden, inputs);
-            feed_forward.add((hidden, chunk.len()), x, work);
+            feed_forward.hidden((input, tokens_of(&chunk)), hidden, inputs);
+            feed_forward.add((hidden, tokens_of(&chunk)), x, work);
             if self.place() == NormPlace::Post {
                 norm.forward_all_in_place(x, d_model);
             }
@@ -121,7 +121,7 @@ impl<'m> EncoderLayer<'_, 'm> {
         for chunk in chunks(positions, most_tokens::<P>(shape)) {
             let x = rows_of(stream, &chunk, d_model);
             let (x, inputs) = norm.before(self.place(), (x, d_model), work);
-            let input = P::input(x, [chunk.len(), d_model], inputs);
+            let input = P::input(x, [tokens_of(&chunk), d_model], inputs);
             let to = rows_mut(queries, &chunk, d_model);
             key_value.remember(&input, chunk.start, &mut cache, to);
             query.forward(&input, to);
@@ -151,7 +151,7 @@ impl<'m> EncoderLayer<'_, 'm> {
                 attention.attend(query, (&cache, len), &mut scratch, |_, _| ());
             }
             let x = rows_mut(stream, &chunk, d_model);
-            attention.output(&P::input(contexts, [chunk.len(), d_model], work), x);
+            attention.output(&P::input(contexts, [tokens_of(&chunk), d_model], work), x);
             if self.place() == NormPlace::Post {
                 norm.forward_all_in_place(x, d_model);
             }
@@ -168,6 +168,11 @@ fn most_tokens<P: Precision>(shape: Shape) -> usize {
 pub(crate) fn chunks(positions: Range<usize>, tokens: usize) -> impl Iterator<Item = Range<usize>> {
     let starts = positions.clone().step_by(tokens.max(1));
     starts.map(move |start| start..start.saturating_add(tokens).min(positions.end))
+}
+
+/// Their number; not `len`, which could panic for all a compiler sees.
+pub(crate) fn tokens_of(positions: &Range<usize>) -> usize {
+    positions.end.saturating_sub(positions.start)
 }
 
 /// The rows of these positions in `[len, d_model]`.
