@@ -244,14 +244,21 @@ impl<'a> LinearInt<'a> {
         let data = self.data.get(start.saturating_mul(self.block_len())..).unwrap_or_default();
         let Strides { first, tile, col, flip } = self.packing.strides(row % BLOCK_ROWS);
         let end = if row < self.rows { self.cols } else { 0 };
-        for (column, out) in (column..end).zip(out) {
-            *out = if INT4 && self.packing == Packing::Nibbles {
-                nibbles::weight(data, self.cols, [row % BLOCK_ROWS, column])
-            } else {
-                let tile = (column / TILE_COLS).wrapping_mul(tile);
-                let at = first.wrapping_add(tile).wrapping_add((column % TILE_COLS) * col);
-                data.get(at).map_or(0, |stored| stored.wrapping_add(flip as i8))
-            };
+        if INT4 && self.packing == Packing::Nibbles {
+            for (column, out) in (column..end).zip(out) {
+                *out = nibbles::weight(data, self.cols, [row % BLOCK_ROWS, column]);
+            }
+            return;
+        }
+        let mut place = column % TILE_COLS;
+        let start = (column / TILE_COLS).wrapping_mul(tile).wrapping_add(place * col);
+        let mut at = first.wrapping_add(start);
+        let next_tile = tile.wrapping_sub((TILE_COLS - 1) * col);
+        for (_, out) in (column..end).zip(out) {
+            *out = data.get(at).map_or(0, |stored| stored.wrapping_add(flip as i8));
+            place += 1;
+            at = at.wrapping_add(if place == TILE_COLS { next_tile } else { col });
+            place %= TILE_COLS;
         }
     }
 

@@ -264,9 +264,7 @@ impl Precision for FixedPoint {
                     embedding.add_waves(rotation, *interleaved, column, &mut sums);
                 }
             }
-            for (out, sum) in out.iter_mut().zip(sums) {
-                *out = embedding.range.saturate(sum);
-            }
+            embedding.range.finish(out, sums.iter(), |_, &sum| sum);
         }
     }
 
