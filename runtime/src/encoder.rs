@@ -97,9 +97,7 @@ impl<'m> EncoderLayer<'_, 'm> {
         let config = self.model.config();
         if config.final_norm && self.layer.saturating_add(1) == config.encoder.n_layers {
             let norm = Norm::<P>::new(self.model, Slot::EncoderNorm, ActivationSlot::Memory);
-            for x in stream.chunks_exact_mut(usize::from(config.d_model).max(1)) {
-                norm.forward_in_place(x);
-            }
+            norm.forward_all_in_place(stream, config.d_model.into());
         }
     }
 

@@ -169,8 +169,8 @@ impl<'a> LinearInt<'a> {
         }
     }
 
-    /// The blocks from that of `row` on, a multiple of [`BLOCK_ROWS`]; the rows from `row` on where
-    /// there are no blocks.
+    /// The blocks from the one on that `row` is in; the rows from `row` on where there are no blocks.
+    #[inline(always)]
     pub fn from_row(&self, row: usize) -> &'a [i8] {
         let index = match self.packing {
             Packing::RowMajor => row,
@@ -191,13 +191,8 @@ impl<'a> LinearInt<'a> {
 
     /// The weights of row `row`, those of 4 bits times their factors; none past the last.
     pub fn row(&self, row: usize) -> Row<'a> {
-        let start = match self.packing {
-            Packing::RowMajor => row,
-            _ => row / BLOCK_ROWS,
-        };
-        let start = start.saturating_mul(self.block_len());
         let strides = self.packing.strides(row % BLOCK_ROWS);
-        let data = self.data.get(start.saturating_add(strides.first)..).unwrap_or_default();
+        let data = self.from_row(row).get(strides.first..).unwrap_or_default();
         let nibbles = (self.packing == Packing::Nibbles).then_some(row % BLOCK_ROWS);
         let left = if row < self.rows { self.cols } else { 0 };
         Row { data, strides, nibbles, column: 0, cols: self.cols, left }
@@ -237,11 +232,7 @@ impl<'a> LinearInt<'a> {
     /// Not inlined, and small rather than fast: for what reads a row now and then.
     #[inline(never)]
     pub fn copy_weights(&self, row: usize, column: usize, out: &mut [i8]) {
-        let start = match self.packing {
-            Packing::RowMajor => row,
-            _ => row / BLOCK_ROWS,
-        };
-        let data = self.data.get(start.saturating_mul(self.block_len())..).unwrap_or_default();
+        let data = self.from_row(row);
         let Strides { first, tile, col, flip } = self.packing.strides(row % BLOCK_ROWS);
         let end = if row < self.rows { self.cols } else { 0 };
         if INT4 && self.packing == Packing::Nibbles {

@@ -76,9 +76,7 @@ impl Range {
         }
         value.max(self.low).min(self.high) as i16
     }
-}
 
-impl Range {
     /// `x = saturate(compute(x, constant))` in place.
     ///
     /// Most tensors saturate to all of `i16`, which is one instruction; the others are narrowed after.

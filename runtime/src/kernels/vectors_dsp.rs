@@ -91,7 +91,7 @@ fn last_columns(
 
 /// Saturates what is saturated to `i16` to less, where that is asked for.
 #[inline]
-pub fn narrow(x: &mut [i16], bounds: [i32; 2]) {
+fn narrow(x: &mut [i16], bounds: [i32; 2]) {
     if bounds != [i16::MIN.into(), i16::MAX.into()] {
         let [low, high] = bounds;
         for x in x {
