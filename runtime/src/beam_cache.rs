@@ -3,9 +3,9 @@
 use model_format::Model;
 
 use crate::arena::Carver;
-use crate::encoder::CopyFrom;
 use crate::plan::Plan;
 use crate::precision::Precision;
+use crate::rows::CopyFrom;
 use crate::search::BeamBuffers;
 use crate::tokenizer::TokenId;
 

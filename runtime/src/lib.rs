@@ -46,7 +46,7 @@ pub mod bench;
 mod budget;
 mod choice;
 mod decoder;
-mod decoder_layer;
+
 mod encoder;
 mod error;
 mod fixed;
@@ -66,11 +66,13 @@ mod profile;
 #[cfg(feature = "profile")]
 #[doc(hidden)]
 pub mod profile;
+mod rows;
 #[cfg(feature = "saturation-counts")]
 pub mod saturation;
 pub mod search;
 mod searching;
 mod session;
+mod stack;
 mod steps;
 mod tokenizer;
 

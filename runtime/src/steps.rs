@@ -3,18 +3,19 @@
 use model_format::Model;
 use model_format::config::Family;
 
-use crate::align::Align;
+use crate::align::{Align, Unaligned};
 use crate::arena::Carver;
 use crate::beam_cache::SearchBuffers;
 use crate::budget::{Budget, Costs, Cursor, OUTPUT_ROWS};
 use crate::choice::{Choice, Chosen, Context};
-use crate::decoder::{Decoder, OutputInput, Place, project_logits, remember_memory};
-use crate::encoder::{self, Shape, encode};
+use crate::decoder::{Decoder, OutputInput, Place, project_logits};
+use crate::encoder;
 use crate::generation::{Generation, Poll, StopReason, label_count};
 use crate::plan::Plan;
 use crate::precision::Precision;
 use crate::profile::{self, Side};
 use crate::session::Session;
+use crate::stack::{Run, remember_memory};
 use crate::tokenizer::TokenId;
 
 /// What is to be done next.
@@ -147,22 +148,18 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
     fn encode(&mut self, budget: &mut impl Budget) -> bool {
         let Session { model, plan, arena, .. } = &mut *self.session;
         let model = &model.model;
-        let config = model.config();
-        let shape = Shape {
-            len: self.source_len,
-            capacity: plan.limits.source_len.into(),
-            d_model: config.d_model.into(),
-            d_ff: config.encoder.d_ff.into(),
-        };
-        let (low, memory) = encoder::buffers::<P>(model, plan, arena, shape.len);
-        encode::<P>(model, shape, &mut self.cursor, budget, low, memory)
+        let (work, x) = encoder::buffers::<P>(model, plan, arena, self.source_len);
+        let positions = 0..self.source_len;
+        let mut run = Run::<P> { positions, source_len: 0, x, kept: None, work };
+        run.advance((model, plan), &mut self.cursor, budget, &mut Unaligned)
     }
 
     fn remember(&mut self, budget: &mut impl Budget) -> bool {
         let Session { model, plan, arena, .. } = &mut *self.session;
         let model = &model.model;
         let (low, memory) = encoder::buffers::<P>(model, plan, arena, self.source_len);
-        remember_memory::<P>(model, plan, &mut self.cursor, budget, memory, low)
+        let memory = (&*memory, self.source_len);
+        remember_memory::<P>((model, plan), &mut self.cursor, budget, memory, low)
     }
 
     /// Embeds the next id, or makes the mean of `memory`; ends where there is no room.
@@ -178,8 +175,7 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
         let config = model.config();
         self.choice.begin(model);
         if config.has_decoder() {
-            let mut decoder = Decoder::<P>::new(model, plan, arena, place);
-            decoder.embed(model, self.id, self.moves);
+            Decoder::<P>::new(model, plan, arena, place).embed(model, self.id, self.moves);
         } else if config.family == Family::Classifier {
             let (low, memory) = encoder::buffers::<P>(model, plan, arena, self.source_len);
             P::mean(memory, Carver::new(low).take(config.d_model.into()));
@@ -205,7 +201,7 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
         let place = self.place();
         let Session { model, plan, arena, .. } = &mut *self.session;
         let mut decoder = Decoder::<P>::new(&model.model, plan, arena, place);
-        decoder.decode(&model.model, plan, &mut self.cursor, budget, align)
+        decoder.run.advance((&model.model, plan), &mut self.cursor, budget, align)
     }
 
     /// What the decoder works on.

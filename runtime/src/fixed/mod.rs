@@ -18,10 +18,10 @@ use model_format::layout::LinearInt;
 use model_format::numeric::rescale;
 use model_format::residual_multiplier;
 
-use crate::encoder::CopyFrom;
 use crate::kernels::{self, Input, vectors};
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
 use crate::profile::{self, Operator};
+use crate::rows::CopyFrom;
 
 /// Integer arithmetic: the same bits on every processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,16 +22,18 @@ pub struct KvCache<'a, T> {
     pub keys: &'a mut [T],
     /// Values.
     pub values: &'a mut [T],
-    /// Positions that fit.
-    pub capacity: usize,
 }
 
 /// Where an attention's tensors lie, and what it writes.
 pub struct AttentionSlots {
+    /// The sublayer's norm.
+    pub norm: Slot,
     /// Query, key, value and output projections.
     pub linear: [Slot; 4],
     /// Constants of the heads.
     pub heads: Slot,
+    /// What the norm writes.
+    pub normed: ActivationSlot,
     /// The query.
     pub query: ActivationSlot,
     /// The context.

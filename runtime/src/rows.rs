@@ -1,0 +1,43 @@
+//! Tokens of a matrix `[len, d_model]`, in groups that products take together.
+
+use core::ops::Range;
+
+/// `positions` in pieces of at most `tokens`.
+pub(crate) fn chunks(positions: Range<usize>, tokens: usize) -> impl Iterator<Item = Range<usize>> {
+    let starts = positions.clone().step_by(tokens.max(1));
+    starts.map(move |start| start..start.saturating_add(tokens).min(positions.end))
+}
+
+/// Their number; not `len`, which could panic for all a compiler sees.
+pub(crate) fn tokens_of(positions: &Range<usize>) -> usize {
+    positions.end.saturating_sub(positions.start)
+}
+
+/// The rows of these positions in `[len, d_model]`.
+pub(crate) fn rows_of<'x, T>(x: &'x [T], positions: &Range<usize>, d_model: usize) -> &'x [T] {
+    let range = positions.start.saturating_mul(d_model)..positions.end.saturating_mul(d_model);
+    x.get(range).unwrap_or_default()
+}
+
+/// As [`rows_of`].
+pub(crate) fn rows_mut<'x, T>(
+    x: &'x mut [T],
+    positions: &Range<usize>,
+    d_model: usize,
+) -> &'x mut [T] {
+    let range = positions.start.saturating_mul(d_model)..positions.end.saturating_mul(d_model);
+    x.get_mut(range).unwrap_or_default()
+}
+
+/// Copies without the panic of `copy_from_slice`.
+pub(crate) trait CopyFrom<T> {
+    fn copy_from(&mut self, from: &[T]);
+}
+
+impl<T: Copy> CopyFrom<T> for [T] {
+    fn copy_from(&mut self, from: &[T]) {
+        for (to, from) in self.iter_mut().zip(from) {
+            *to = *from;
+        }
+    }
+}
