@@ -204,6 +204,11 @@ impl Limits {
         Self { source_len: config.max_source_len, target_len: config.max_target_len, beams: 0 }
     }
 
+    /// Longest source and target.
+    pub(crate) const fn lengths(&self) -> [usize; 2] {
+        [self.source_len as usize, self.target_len as usize]
+    }
+
     /// The same sequences with another number of beams.
     pub const fn with_beams(self, beams: u16) -> Self {
         Self { beams, ..self }

@@ -42,88 +42,63 @@ pub struct AttentionSlots {
     pub sum: ActivationSlot,
 }
 
-/// `W_q`.
-pub struct QueryProjection<'m, P: Precision> {
-    linear: P::Linear<'m>,
-    range: P::Range,
+/// `query = W_q x`, `[tokens, d_model]`.
+pub fn project_query<P: Precision>(
+    model: &Model<'_>,
+    slots: &AttentionSlots,
+    input: &P::Input<'_>,
+    query: &mut [P::Activation],
+) {
+    let [linear, ..] = slots.linear;
+    let (linear, range) = (P::linear(model, linear), P::range(model, slots.query));
+    profile::run(Operator::Query, || P::project(&linear, input, range, query));
 }
 
-impl<'m, P: Precision> QueryProjection<'m, P> {
-    /// That of the attention at `slots`.
-    pub fn new(model: &Model<'m>, slots: &AttentionSlots) -> Self {
-        let [query, ..] = slots.linear;
-        Self { linear: P::linear(model, query), range: P::range(model, slots.query) }
-    }
-
-    /// `query = W_q x`, `[tokens, d_model]`.
-    pub fn forward(&self, input: &P::Input<'_>, query: &mut [P::Activation]) {
-        profile::run(Operator::Query, || P::project(&self.linear, input, self.range, query));
-    }
-}
-
-/// `W_k` and `W_v`.
-pub struct KeyValueProjection<'m, P: Precision> {
-    key: P::Linear<'m>,
-    value: P::Linear<'m>,
-    key_range: P::Range,
-    value_range: P::Range,
-    d_model: usize,
-}
-
-impl<'m, P: Precision> KeyValueProjection<'m, P> {
-    /// Those of the attention at `slots`.
-    pub fn new(model: &Model<'m>, slots: &AttentionSlots) -> Self {
-        let [_, key, value, _] = slots.linear;
-        Self {
-            key: P::linear(model, key),
-            value: P::linear(model, value),
-            key_range: P::cache_range(model, key),
-            value_range: P::cache_range(model, value),
-            d_model: model.config().d_model.into(),
-        }
-    }
-
-    /// Stores keys and values of the tokens of `input` from `position` on; faster with `room` for
-    /// `[tokens, d_model]`.
-    pub fn remember(
-        &self,
-        input: &P::Input<'_>,
-        position: usize,
-        cache: &mut KvCache<'_, P::Cached>,
-        room: &mut [P::Activation],
-    ) {
-        let start = position.saturating_mul(self.d_model);
-        let keys = cache.keys.get_mut(start..).unwrap_or_default();
-        profile::run(Operator::Key, || {
-            P::project_cached(&self.key, input, self.key_range, keys, room);
-        });
-        let values = cache.values.get_mut(start..).unwrap_or_default();
-        profile::run(Operator::Value, || {
-            P::project_cached(&self.value, input, self.value_range, values, room);
-        });
+/// Stores `W_k x` and `W_v x`, keys and values of the tokens of `input`, from `position` on; faster with
+/// `room` for `[tokens, d_model]`.
+#[inline(never)]
+pub fn remember<P: Precision>(
+    model: &Model<'_>,
+    slots: &AttentionSlots,
+    (input, position): (&P::Input<'_>, usize),
+    cache: &mut KvCache<'_, P::Cached>,
+    room: &mut [P::Activation],
+) {
+    let [_, key, value, _] = slots.linear;
+    let start = position.saturating_mul(model.config().d_model.into());
+    let parts =
+        [(Operator::Key, key, &mut cache.keys), (Operator::Value, value, &mut cache.values)];
+    for (operator, slot, to) in parts {
+        let to = to.get_mut(start..).unwrap_or_default();
+        let (linear, range) = (P::linear(model, slot), P::cache_range(model, slot));
+        profile::run(operator, || P::project_cached(&linear, input, range, to, room));
     }
 }
 
-/// The heads, and `W_o`.
+/// `stream += W_o context`, `[tokens, d_model]`.
+pub fn project_output<P: Precision>(
+    model: &Model<'_>,
+    slots: &AttentionSlots,
+    context: &P::Input<'_>,
+    stream: &mut [P::Activation],
+) {
+    let [.., output] = slots.linear;
+    let (linear, residual) = (P::linear(model, output), P::residual(model, slots.sum));
+    profile::run(Operator::Output, || P::project_add(&linear, context, residual, stream));
+}
+
+/// The heads.
 pub struct MultiHead<'m, P: Precision> {
     heads: P::Heads<'m>,
-    output: P::Linear<'m>,
     shape: HeadShape,
     context_range: P::Range,
-    residual: P::Residual,
 }
 
 impl<'m, P: Precision> MultiHead<'m, P> {
     /// Those of the attention at `slots`.
     pub fn new(model: &Model<'m>, slots: &AttentionSlots, shape: HeadShape) -> Self {
-        let [.., output] = slots.linear;
-        Self {
-            heads: P::heads(model, slots.heads),
-            output: P::linear(model, output),
-            shape,
-            context_range: P::range(model, slots.context),
-            residual: P::residual(model, slots.sum),
-        }
+        let heads = P::heads(model, slots.heads);
+        Self { heads, shape, context_range: P::range(model, slots.context) }
     }
 
     /// `x = concat(heads)` over the first `len` positions of `cache`, where `x` is the query before and
@@ -143,13 +118,6 @@ impl<'m, P: Precision> MultiHead<'m, P> {
             self.attend_head(head, x, cache, &mut scratch);
             seen(head, scratch);
         }
-    }
-
-    /// `stream += W_o context`, `[tokens, d_model]`.
-    pub fn output(&self, context: &P::Input<'_>, stream: &mut [P::Activation]) {
-        profile::run(Operator::Output, || {
-            P::project_add(&self.output, context, self.residual, stream);
-        });
     }
 
     /// One head's part of `x`, over as many positions as `scratch` has.

@@ -2,13 +2,13 @@
 
 mod attention;
 mod embedding;
-mod feed_forward;
+pub mod feed_forward;
 
 pub use attention::{
-    AttentionSlots, HeadShape, KeyValueProjection, KvCache, MultiHead, QueryProjection,
+    AttentionSlots, HeadShape, KvCache, MultiHead, project_output, project_query, remember,
 };
 pub use embedding::{Embedding, rotate, start_rotation};
-pub use feed_forward::FeedForward;
+pub use feed_forward::FeedForwardSlots;
 
 use model_format::Model;
 use model_format::config::NormPlace;

@@ -1,7 +1,5 @@
-//! The parts of one layer of either stack, on some tokens: all of a source in groups in the encoder, the
-//! one of the step in the decoder.
-
-use core::ops::Range;
+//! The parts of one layer of either stack, on as many tokens as products take together: in the decoder
+//! the one of the step.
 
 use model_format::Model;
 use model_format::config::{NormPlace, StackConfig};
@@ -11,11 +9,10 @@ use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation
 use crate::align::Align;
 use crate::arena::Carver;
 use crate::layers::{
-    AttentionSlots, FeedForward, HeadShape, KeyValueProjection, KvCache, MultiHead, Norm,
-    QueryProjection,
+    AttentionSlots, FeedForwardSlots, HeadShape, KvCache, MultiHead, Norm, feed_forward,
+    project_output, project_query, remember,
 };
 use crate::precision::{AttentionScratch, Precision};
-use crate::rows::{chunks, rows_mut, rows_of, tokens_of};
 
 /// Which layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +47,6 @@ pub(super) struct Tokens<'a, P: Precision> {
     pub position: usize,
     /// How many.
     pub len: usize,
-    /// Of those, how many products take together.
-    pub group: usize,
     /// The stream, `[len, d_model]`.
     pub x: &'a mut [P::Activation],
     /// Queries, which become contexts: `[len, d_model]`; empty in feed-forward.
@@ -131,24 +126,18 @@ impl<'m> Layer<'_, 'm> {
         self,
         attention: Attention,
         tokens: &mut Tokens<'_, P>,
-        mut cache: Option<&mut Cache<'_, P>>,
+        cache: Option<&mut Cache<'_, P>>,
     ) {
         let slots = self.attention(attention);
-        let norm = Norm::<P>::new(self.model, slots.norm, slots.normed);
-        let query = QueryProjection::<P>::new(self.model, &slots);
-        let key_value = KeyValueProjection::<P>::new(self.model, &slots);
-        let (d_model, place) = (self.d_model(), self.model.config().norm);
-        let Tokens { position, len, group, x, queries, work } = tokens;
-        for chunk in chunks(0..*len, *group) {
-            let x = rows_of(x, &chunk, d_model);
-            let (x, inputs) = norm.before(place, (x, d_model), work);
-            let input = P::input(x, [tokens_of(&chunk), d_model], inputs);
-            let to = rows_mut(queries, &chunk, d_model);
-            if let Some(cache) = &mut cache {
-                key_value.remember(&input, position.saturating_add(chunk.start), cache, to);
-            }
-            query.forward(&input, to);
+        let (model, d_model) = (self.model, self.d_model());
+        let Tokens { position, len, x, queries, work } = tokens;
+        let norm = Norm::<P>::new(model, slots.norm, slots.normed);
+        let (x, inputs) = norm.before(model.config().norm, (x, d_model), work);
+        let input = P::input(x, [*len, d_model], inputs);
+        if let Some(cache) = cache {
+            remember::<P>(model, &slots, (&input, *position), cache, queries);
         }
+        project_query::<P>(model, &slots, &input, queries);
     }
 
     /// Attention of these tokens' queries to the first `seen` positions of `cache`.
@@ -161,24 +150,20 @@ impl<'m> Layer<'_, 'm> {
         align: &mut impl Align<P>,
     ) {
         let slots = self.attention(attention);
-        let norm = Norm::<P>::new(self.model, slots.norm, slots.normed);
         let d_model = self.d_model();
         let n_heads = usize::from(self.config().n_heads);
         let shape = HeadShape { n_heads, d_k: d_model.checked_div(n_heads).unwrap_or(0) };
-        let attention = MultiHead::<P>::new(self.model, &slots, shape);
-        let Tokens { len, group, x, queries, work, .. } = tokens;
-        for chunk in chunks(0..*len, *group) {
-            let contexts = rows_mut(queries, &chunk, d_model);
-            let mut scratch = AttentionScratch::carve(work, seen);
-            for query in contexts.chunks_exact_mut(d_model.max(1)) {
-                attention.attend(query, (cache, seen), &mut scratch, |head, scratch| {
-                    align.head(self.layer, head, scratch);
-                });
-            }
-            let x = rows_mut(x, &chunk, d_model);
-            attention.output(&P::input(contexts, [tokens_of(&chunk), d_model], work), x);
-            self.after(&norm, x);
+        let heads = MultiHead::<P>::new(self.model, &slots, shape);
+        let Tokens { len, x, queries, work, .. } = tokens;
+        let mut scratch = AttentionScratch::carve(work, seen);
+        for query in queries.chunks_exact_mut(d_model.max(1)) {
+            heads.attend(query, (cache, seen), &mut scratch, |head, scratch| {
+                align.head(self.layer, head, scratch);
+            });
         }
+        let contexts = P::input(queries, [*len, d_model], work);
+        project_output::<P>(self.model, &slots, &contexts, x);
+        self.after::<P>((slots.norm, slots.normed), x);
     }
 
     /// The feed-forward sublayer of these tokens, and the norm after the last layer.
@@ -187,56 +172,43 @@ impl<'m> Layer<'_, 'm> {
         use {
             DecoderActivation as DA, DecoderSlot as D, EncoderActivation as EA, EncoderSlot as E,
         };
-        let norm = Norm::<P>::new(
-            self.model,
-            self.slot(E::Norm2, D::Norm3),
-            self.activation(EA::Norm2, DA::Norm3),
-        );
-        let stack = self.config();
-        let feed_forward = FeedForward::<P>::new(
-            self.model,
-            &stack,
-            [self.slot(E::Linear1, D::Linear1), self.slot(E::Linear2, D::Linear2)],
-            [self.activation(EA::Hidden, DA::Hidden), self.activation(EA::Sum2, DA::Sum3)],
-        );
-        let (d_model, place) = (self.d_model(), self.model.config().norm);
-        let Tokens { len, group, x, work, .. } = tokens;
+        let norm = (self.slot(E::Norm2, D::Norm3), self.activation(EA::Norm2, DA::Norm3));
+        let slots = FeedForwardSlots {
+            linear: [self.slot(E::Linear1, D::Linear1), self.slot(E::Linear2, D::Linear2)],
+            hidden: self.activation(EA::Hidden, DA::Hidden),
+            sum: self.activation(EA::Sum2, DA::Sum3),
+        };
+        let (model, d_model) = (self.model, self.d_model());
+        let d_ff = usize::from(self.config().d_ff);
+        let Tokens { len, x, work, .. } = tokens;
         let mut carver = Carver::new(work);
-        let hidden = carver.take::<P::Activation>((*group).saturating_mul(stack.d_ff.into()));
+        let hidden = carver.take::<P::Activation>((*len).saturating_mul(d_ff));
         let work = carver.take_rest();
-        for chunk in chunks(0..*len, *group) {
-            let x = rows_mut(x, &chunk, d_model);
-            let (input, inputs) = norm.before(place, (x, d_model), work);
-            feed_forward.hidden((input, tokens_of(&chunk)), hidden, inputs);
-            feed_forward.add((hidden, tokens_of(&chunk)), x, work);
-            self.after(&norm, x);
-        }
+        let (input, inputs) =
+            Norm::<P>::new(model, norm.0, norm.1).before(model.config().norm, (x, d_model), work);
+        feed_forward::hidden::<P>(model, &slots, (input, [*len, d_model]), hidden, inputs);
+        feed_forward::add::<P>(model, &slots, (hidden, [*len, d_ff]), x, work);
+        self.after::<P>(norm, x);
         self.final_norm::<P>(x);
     }
 
-    /// Cross keys and values of these positions of `memory`; `inputs` is what products need.
+    /// Cross keys and values of these rows of `memory`; `inputs` is what products need.
     #[inline(never)]
     pub fn remember<P: Precision>(
         self,
-        memory: &[P::Activation],
-        positions: Range<usize>,
-        (cache, group): (&mut Cache<'_, P>, usize),
+        (memory, len, position): (&[P::Activation], usize, usize),
+        cache: &mut Cache<'_, P>,
         inputs: &mut [u8],
     ) {
         let slots = self.attention(Attention::ToMemory);
-        let key_value = KeyValueProjection::<P>::new(self.model, &slots);
-        let d_model = self.d_model();
-        for chunk in chunks(positions, group) {
-            let input =
-                P::input(rows_of(memory, &chunk, d_model), [tokens_of(&chunk), d_model], inputs);
-            key_value.remember(&input, chunk.start, cache, &mut []);
-        }
+        let input = P::input(memory, [len, self.d_model()], inputs);
+        remember::<P>(self.model, &slots, (&input, position), cache, &mut []);
     }
 
     /// The norm of a sublayer that comes after it.
-    fn after<P: Precision>(self, norm: &Norm<'_, P>, x: &mut [P::Activation]) {
+    fn after<P: Precision>(self, (slot, output): (Slot, ActivationSlot), x: &mut [P::Activation]) {
         if self.model.config().norm == NormPlace::Post {
-            norm.forward_all_in_place(x, self.d_model());
+            self.norm_in_place::<P>(slot, output, x);
         }
     }
 
@@ -250,6 +222,16 @@ impl<'m> Layer<'_, 'm> {
             Stack::Encoder => (Slot::EncoderNorm, ActivationSlot::Memory),
             Stack::Decoder => (Slot::DecoderNorm, ActivationSlot::DecoderFinal),
         };
+        self.norm_in_place::<P>(slot, output, x);
+    }
+
+    #[inline(never)]
+    fn norm_in_place<P: Precision>(
+        self,
+        slot: Slot,
+        output: ActivationSlot,
+        x: &mut [P::Activation],
+    ) {
         Norm::<P>::new(self.model, slot, output).forward_all_in_place(x, self.d_model());
     }
 }

@@ -12,7 +12,7 @@ use crate::budget::{Budget, Costs, Cursor, Part};
 use crate::layers::KvCache;
 use crate::plan::{Plan, group_len, padded};
 use crate::precision::Precision;
-use crate::rows::{rows_mut, tokens_of};
+use crate::rows::{chunks, rows_mut, rows_of, tokens_of};
 use layer::{Attention, Cache, Layer, Stack, Tokens};
 
 /// What a stack works on.
@@ -88,44 +88,44 @@ impl<P: Precision> Run<'_, P> {
         align: &mut impl Align<P>,
     ) {
         let d_model = usize::from(layer.model.config().d_model);
-        let (source, target) = (plan.limits.source_len.into(), plan.limits.target_len.into());
+        let [source, target] = plan.limits.lengths();
         let rows = if self.kept.is_some() { 1 } else { source };
-        let mut tokens = Tokens {
-            position: self.positions.start.saturating_add(units.start),
-            len: tokens_of(&units),
-            group: group_len(P::TOKENS, rows),
-            x: rows_mut(self.x, &units, d_model),
-            queries: &mut [],
-            work: &mut [],
-        };
         let mut carver = Carver::new(self.work);
-        if part == Part::FeedForward {
-            tokens.work = carver.take_rest();
-            return layer.feed_forward(&mut tokens);
-        }
-        tokens.queries = rows_mut(carver.take(rows.saturating_mul(d_model)), &units, d_model);
-        let place = (usize::from(layer.layer), d_model);
-        let (mut cache, attention, seen) = match (&mut self.kept, part) {
-            (None, _) => {
-                let cache = cache_from::<P>(&mut carver, (source, d_model));
-                (cache, Attention::ToSelf, self.positions.end)
-            }
-            (Some(caches), Part::AttendMemory) => {
-                let cache = layer_cache::<P>(caches.cross, place, source);
-                (cache, Attention::ToMemory, self.source_len)
-            }
-            (Some(caches), _) => {
-                let cache = layer_cache::<P>(caches.own, place, target);
-                (cache, Attention::ToSelf, self.positions.end)
-            }
+        let (mut queries, mut cache) = (&mut [][..], Cache::<P> { keys: &mut [], values: &mut [] });
+        let (attention, seen) = match part {
+            Part::AttendMemory => (Attention::ToMemory, self.source_len),
+            _ => (Attention::ToSelf, self.positions.end),
         };
-        tokens.work = carver.take_rest();
-        match part {
-            Part::Project => return layer.project(attention, &mut tokens, Some(&mut cache)),
-            Part::AttendMemory => layer.project(attention, &mut tokens, None),
-            Part::Attend | Part::FeedForward => (),
+        if part != Part::FeedForward {
+            queries = carver.take(rows.saturating_mul(d_model));
+            let place = (usize::from(layer.layer), d_model);
+            cache = match (&mut self.kept, attention) {
+                (None, _) => cache_from::<P>(&mut carver, (source, d_model)),
+                (Some(caches), Attention::ToSelf) => layer_cache::<P>(caches.own, place, target),
+                (Some(caches), Attention::ToMemory) => {
+                    layer_cache::<P>(caches.cross, place, source)
+                }
+            };
         }
-        layer.attend(attention, &mut tokens, (&cache, seen), align);
+        let work = carver.take_rest();
+        for chunk in chunks(units, group_len(P::TOKENS, rows)) {
+            let mut tokens = Tokens {
+                position: self.positions.start.saturating_add(chunk.start),
+                len: tokens_of(&chunk),
+                x: rows_mut(self.x, &chunk, d_model),
+                queries: rows_mut(queries, &chunk, d_model),
+                work: &mut *work,
+            };
+            match part {
+                Part::Project => layer.project(attention, &mut tokens, Some(&mut cache)),
+                Part::Attend => layer.attend(attention, &mut tokens, (&cache, seen), align),
+                Part::AttendMemory => {
+                    layer.project(attention, &mut tokens, None);
+                    layer.attend(attention, &mut tokens, (&cache, seen), align);
+                }
+                Part::FeedForward => layer.feed_forward(&mut tokens),
+            }
+        }
     }
 }
 
@@ -146,8 +146,13 @@ pub(crate) fn remember_memory<P: Precision>(
         let place = (usize::from(cursor.layer), model.config().d_model.into());
         let mut cache = layer_cache::<P>(cross, place, source);
         let units = (len, Costs::of(model.config()).remember());
-        let group = group_len(P::TOKENS, source);
-        let run = |range| layer.remember::<P>(memory, range, (&mut cache, group), inputs);
+        let run = |positions: Range<usize>| {
+            for chunk in chunks(positions, group_len(P::TOKENS, source)) {
+                let rows = rows_of(memory, &chunk, model.config().d_model.into());
+                let tokens = (rows, tokens_of(&chunk), chunk.start);
+                layer.remember::<P>(tokens, &mut cache, inputs);
+            }
+        };
         if !cursor.advance(budget, units, run) {
             return false;
         }
