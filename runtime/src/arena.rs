@@ -98,20 +98,30 @@ impl<'a> Carver<'a> {
     ///
     /// Empty where the memory is used up, which the plan excludes; a test runs every model at its
     /// exact arena length.
+    #[inline(never)]
     pub fn take<T: AnyBitPattern + bytemuck::NoUninit>(&mut self, len: usize) -> &'a mut [T] {
-        let bytes = len.saturating_mul(size_of::<T>());
+        bytemuck::try_cast_slice_mut(self.take_elements(len, size_of::<T>())).unwrap_or_default()
+    }
+
+    /// The next `len` bytes.
+    pub fn take_bytes(&mut self, len: usize) -> &'a mut [u8] {
+        self.take_elements(len, 1)
+    }
+
+    /// Not inlined, since every type of element shares it.
+    #[inline(never)]
+    fn take_elements(&mut self, len: usize, size: usize) -> &'a mut [u8] {
+        let bytes = len.saturating_mul(size);
         let stride = crate::plan::padded(bytes);
-        match core::mem::take(&mut self.rest).split_at_mut_checked(stride) {
+        let piece = match core::mem::take(&mut self.rest).split_at_mut_checked(stride) {
             Some((piece, rest)) => {
                 self.rest = rest;
-                let piece = piece.get_mut(..bytes).unwrap_or_default();
-                bytemuck::try_cast_slice_mut(piece).unwrap_or_default()
+                piece.get_mut(..bytes)
             }
-            None => {
-                debug_assert!(false, "the plan is too small");
-                &mut []
-            }
-        }
+            None => None,
+        };
+        debug_assert!(piece.is_some(), "the plan is too small");
+        piece.unwrap_or_default()
     }
 
     /// All that is left.

@@ -27,9 +27,9 @@ impl<'a, P: Precision> SearchBuffers<'a, P> {
         arena: &'a mut [u8],
     ) -> (&'a mut [u8], Self) {
         let mut carver = Carver::new(arena);
-        let _ = carver.take::<u8>(plan.cross);
-        let caches = carver.take(plan.caches());
-        (caches, Self::carve(model, plan, carver.take(plan.search)))
+        let _ = carver.take_bytes(plan.cross);
+        let caches = carver.take_bytes(plan.caches());
+        (caches, Self::carve(model, plan, carver.take_bytes(plan.search)))
     }
 
     /// In the bytes that the plan has for them.

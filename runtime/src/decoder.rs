@@ -53,9 +53,9 @@ impl<'a, P: Precision> Decoder<'a, P> {
         Place { position, source_len, slot }: Place,
     ) -> Self {
         let mut carver = Carver::new(arena);
-        let cross = carver.take(plan.cross);
-        let own = carver.take::<u8>(plan.caches());
-        let search = carver.take(plan.search);
+        let cross = carver.take_bytes(plan.cross);
+        let own = carver.take_bytes(plan.caches());
+        let search = carver.take_bytes(plan.search);
         let first = slot.saturating_mul(plan.self_cache);
         let caches = Caches { cross, own: own.get_mut(first..).unwrap_or_default() };
         Self {

@@ -18,7 +18,7 @@ pub(crate) fn buffers<'a, P: Precision>(
     len: usize,
 ) -> (&'a mut [u8], &'a mut [P::Activation]) {
     let mut carver = Carver::new(arena);
-    let low = carver.take(plan.memory_offset);
+    let low = carver.take_bytes(plan.memory_offset);
     (low, carver.take(len.saturating_mul(model.config().d_model.into())))
 }
 

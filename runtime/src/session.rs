@@ -86,7 +86,11 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
         buffer: &'b mut [u8],
         observe: impl FnMut(TokenId, P::Logit),
     ) -> Result<&'b str, RunError> {
-        self.generate_text(text, &GenerateOptions::default())?.write_observed(buffer, observe)
+        // By reference: moved out of the result, it would lie on the stack twice.
+        match &mut self.generate_text(text, &GenerateOptions::default()) {
+            Ok(generation) => generation.write_observed(buffer, observe),
+            Err(error) => Err(*error),
+        }
     }
 
     /// Runs `text` through the model; the answer as a string of at most `N` bytes.

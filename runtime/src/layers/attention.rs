@@ -56,7 +56,6 @@ pub fn project_query<P: Precision>(
 
 /// Stores `W_k x` and `W_v x`, keys and values of the tokens of `input`, from `position` on; faster with
 /// `room` for `[tokens, d_model]`.
-#[inline(never)]
 pub fn remember<P: Precision>(
     model: &Model<'_>,
     slots: &AttentionSlots,
@@ -66,13 +65,22 @@ pub fn remember<P: Precision>(
 ) {
     let [_, key, value, _] = slots.linear;
     let start = position.saturating_mul(model.config().d_model.into());
-    let parts =
-        [(Operator::Key, key, &mut cache.keys), (Operator::Value, value, &mut cache.values)];
-    for (operator, slot, to) in parts {
-        let to = to.get_mut(start..).unwrap_or_default();
-        let (linear, range) = (P::linear(model, slot), P::cache_range(model, slot));
-        profile::run(operator, || P::project_cached(&linear, input, range, to, room));
-    }
+    profile::run(Operator::Key, || remember_one::<P>(model, key, input, (cache.keys, start), room));
+    profile::run(Operator::Value, || {
+        remember_one::<P>(model, value, input, (cache.values, start), room);
+    });
+}
+
+#[inline(never)]
+fn remember_one<P: Precision>(
+    model: &Model<'_>,
+    slot: Slot,
+    input: &P::Input<'_>,
+    (to, start): (&mut [P::Cached], usize),
+    room: &mut [P::Activation],
+) {
+    let (linear, range) = (P::linear(model, slot), P::cache_range(model, slot));
+    P::project_cached(&linear, input, range, to.get_mut(start..).unwrap_or_default(), room);
 }
 
 /// `stream += W_o context`, `[tokens, d_model]`.

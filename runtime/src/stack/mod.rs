@@ -139,7 +139,7 @@ pub(crate) fn remember_memory<P: Precision>(
     low: &mut [u8],
 ) -> bool {
     let mut carver = Carver::new(low);
-    let (cross, inputs) = (carver.take(plan.cross), carver.take_rest());
+    let (cross, inputs) = (carver.take_bytes(plan.cross), carver.take_rest());
     let source = usize::from(plan.limits.source_len);
     while cursor.layer < model.config().decoder.n_layers {
         let layer = Layer { model, stack: Stack::Decoder, layer: cursor.layer };
