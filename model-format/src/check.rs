@@ -8,40 +8,49 @@ use crate::layout::{BLOCK_ROWS, LinearF16, LinearInt};
 use crate::model::{ALIGN, Model};
 use crate::numeric::QFormat;
 
-/// Offsets, shapes, formats and constants.
-pub(crate) fn structure(model: &Model<'_>) -> Result<(), ModelError> {
+/// Offsets, shapes, formats and constants; with `weights` also the range of every weight, and that no row
+/// of an integer tensor can leave `i32`.
+pub(crate) fn tensors(model: &Model<'_>, weights: bool) -> Result<(), ModelError> {
+    let config = model.config();
     if model.header().precision == Precision::FixedPoint {
         formats(model)?;
     }
     let mut end = 0;
-    for slot in Slot::all(model.config()) {
-        end = place(model, slot, end).map_err(|fault| ModelError::Tensor(slot, fault))?;
-        if let Some(index) = bad_constant(model, slot, model.kind(slot)) {
-            return Err(ModelError::Tensor(slot, TensorFault::Constant { index }));
-        }
-    }
-    Ok(())
-}
-
-/// The range of every weight, and that no row of an integer tensor can leave `i32`.
-pub(crate) fn weights(model: &Model<'_>) -> Result<(), ModelError> {
-    let config = model.config();
-    for slot in Slot::all(config) {
-        let x_max = slot.input(config).map(|input| model.formats().get(input).max_abs());
-        let fault = match model.kind(slot) {
-            Kind::LinearI8 | Kind::LinearI4 => rows_int(&model.linear_int(slot), x_max),
-            Kind::LinearF16 if cfg!(feature = "half-float") => {
-                let linear = model.linear_f16(slot);
-                let bad = linear.data.iter().chain(linear.bias).position(|w| !is_finite(*w));
-                bad.map(|_| TensorFault::Weight { row: first_bad_row(&linear) })
+    for slot in Slot::listed(model.entries(), config) {
+        let fault = match place(model, slot, end) {
+            Ok(stop) => {
+                end = stop;
+                fault(model, slot, weights)
             }
-            _ => None,
+            Err(fault) => Some(fault),
         };
         if let Some(fault) = fault {
             return Err(ModelError::Tensor(slot, fault));
         }
     }
     Ok(())
+}
+
+/// What is wrong with the numbers of a tensor, whose place is sound.
+fn fault(model: &Model<'_>, slot: Slot, weights: bool) -> Option<TensorFault> {
+    let kind = model.kind(slot);
+    match kind {
+        Kind::LinearI8 | Kind::LinearI4 => {
+            let x_max = match weights {
+                true => {
+                    slot.input(model.config()).map(|input| model.formats().get(input).max_abs())
+                }
+                false => None,
+            };
+            rows_int(&model.linear_int(slot), weights, x_max)
+        }
+        Kind::LinearF16 if weights && cfg!(feature = "half-float") => {
+            let linear = model.linear_f16(slot);
+            let bad = linear.data.iter().chain(linear.bias).position(|w| !is_finite(*w));
+            bad.map(|_| TensorFault::Weight { row: first_bad_row(&linear) })
+        }
+        _ => bad_constant(model, slot, kind).map(|index| TensorFault::Constant { index }),
+    }
 }
 
 /// Checks one directory entry; the end of its blob.
@@ -77,14 +86,9 @@ const MAX_EPS: i64 = 1 << 60;
 const MAX_BETA: i32 = 1 << 20;
 const ONE_Q30: i32 = 1 << 30;
 
-/// The index of the first constant of a tensor that is out of range.
+/// The index of the first constant out of range of a tensor that is no matrix.
 fn bad_constant(model: &Model<'_>, slot: Slot, kind: Kind) -> Option<usize> {
     match kind {
-        Kind::LinearI8 => bad_multiplier(&model.linear_int(slot)),
-        Kind::LinearI4 => {
-            let linear = model.linear_int(slot);
-            (0..linear.rows).find(|&row| !linear.nibbles(row).has_good_shifts())
-        }
         Kind::Multipliers => first_outside(model.multipliers(slot), 0, i32::MAX),
         Kind::Heads => model.pairs(slot).iter().position(|&[score, context]| {
             score < 0 || !(0..=MAX_CONTEXT_MULTIPLIER).contains(&context)
@@ -119,31 +123,31 @@ fn first_bad_row(linear: &LinearF16<'_>) -> usize {
     (0..linear.rows).find(is_bad).unwrap_or(linear.rows)
 }
 
-/// What is wrong with the rows of an integer matrix that multiplies activations up to `x_max`.
+/// What is wrong with the constants of the rows of an integer matrix and, with `weights`, with the rows
+/// where they multiply activations up to `x_max`.
 #[inline(never)]
-fn rows_int(linear: &LinearInt<'_>, x_max: Option<i64>) -> Option<TensorFault> {
+fn rows_int(linear: &LinearInt<'_>, weights: bool, x_max: Option<i64>) -> Option<TensorFault> {
     for first in (0..linear.rows).step_by(BLOCK_ROWS) {
-        let sums = match linear.magnitudes(first) {
+        let [biases, multipliers] = linear.block_constants(first);
+        if !linear.has_good_shifts(first) {
+            return Some(TensorFault::Constant { index: first });
+        }
+        let sums = match weights {
+            true => linear.magnitudes(first),
+            false => Ok([0; BLOCK_ROWS]),
+        };
+        let sums = match sums {
             Ok(sums) => sums,
             Err(row) => return Some(TensorFault::Weight { row: first.saturating_add(row) }),
         };
-        let [biases, _] = linear.block_constants(first);
-        for (row, (sum, bias)) in (first..linear.rows).zip(sums.into_iter().zip(biases)) {
+        let constants = biases.into_iter().zip(multipliers).zip(sums);
+        for (row, ((bias, multiplier), sum)) in (first..linear.rows).zip(constants) {
+            if multiplier < 0 {
+                return Some(TensorFault::Constant { index: row });
+            }
             if overflows(sum, bias, x_max) {
                 return Some(TensorFault::Overflow { row });
             }
-        }
-    }
-    None
-}
-
-/// The first row whose multiplier is out of range.
-fn bad_multiplier(linear: &LinearInt<'_>) -> Option<usize> {
-    for first in (0..linear.rows).step_by(BLOCK_ROWS) {
-        let [_, multipliers] = linear.block_constants(first);
-        let mut rows = (first..linear.rows).zip(multipliers);
-        if let Some((row, _)) = rows.find(|&(_, multiplier)| multiplier < 0) {
-            return Some(row);
         }
     }
     None
@@ -159,12 +163,11 @@ fn overflows(sum: u32, bias: i32, x_max: Option<i64>) -> bool {
 const MAX_FRAC_BITS: i8 = 20;
 
 fn formats(model: &Model<'_>) -> Result<(), ModelError> {
-    for (index, slot) in ActivationSlot::all(model.config()).enumerate() {
-        if !format_is_good(model, slot) {
-            return Err(ModelError::Format { index });
-        }
+    let slots = ActivationSlot::listed(model.formats().len(), model.config());
+    match slots.enumerate().find(|(_, slot)| !format_is_good(model, *slot)) {
+        Some((index, _)) => Err(ModelError::Format { index }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Whether a format is in range, and fits the tensors before it.

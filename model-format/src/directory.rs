@@ -229,8 +229,13 @@ impl Slot {
 
     /// All tensors in order.
     pub fn all(config: &ModelConfig) -> impl Iterator<Item = Self> + use<> {
+        Self::listed(Self::count(config), config)
+    }
+
+    /// Those of a directory of this length, which is that of `config`.
+    pub(crate) fn listed(count: usize, config: &ModelConfig) -> impl Iterator<Item = Self> + use<> {
         let layers = config.encoder.n_layers;
-        (0..Self::count(config)).filter_map(move |index| Self::nth(index, layers))
+        (0..count).filter_map(move |index| Self::nth(index, layers))
     }
 
     /// The tensor at `index` of the directory.

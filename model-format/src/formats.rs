@@ -117,8 +117,13 @@ impl ActivationSlot {
 
     /// All activation tensors in order.
     pub fn all(config: &ModelConfig) -> impl Iterator<Item = Self> + use<> {
+        Self::listed(Self::count(config), config)
+    }
+
+    /// Those of a list of this length, which is that of `config`.
+    pub(crate) fn listed(count: usize, config: &ModelConfig) -> impl Iterator<Item = Self> + use<> {
         let layers = config.n_layers();
-        (0..Self::count(config)).filter_map(move |index| Self::nth(index, layers))
+        (0..count).filter_map(move |index| Self::nth(index, layers))
     }
 
     /// The tensor at `index` of the list.
@@ -256,6 +261,11 @@ impl<'a> Formats<'a> {
     /// The format of one activation tensor.
     pub fn get(&self, slot: ActivationSlot) -> QFormat {
         self.nth(slot.place(self.n_layers))
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() / FORMAT_LEN
     }
 
     /// The format at `index`; zero bits past the end.

@@ -85,10 +85,7 @@ impl<'a> Model<'a> {
             source,
             target,
         };
-        check::structure(&model)?;
-        if checks != Checks::Structure {
-            check::weights(&model)?;
-        }
+        check::tensors(&model, checks != Checks::Structure)?;
         Ok(model)
     }
 
@@ -193,6 +190,11 @@ impl<'a> Model<'a> {
 
     pub(crate) fn entry(&self, slot: Slot) -> Entry {
         Entry::read(self.directory, slot.index(self.config()))
+    }
+
+    /// Length of the directory.
+    pub(crate) fn entries(&self) -> usize {
+        self.directory.len() / crate::directory::ENTRY_LEN
     }
 
     pub(crate) fn weights_len(&self) -> usize {

@@ -226,6 +226,11 @@ impl<'a> LinearInt<'a> {
         }
     }
 
+    /// Whether the shifts of the block that `row` is in are in range, where it has shifts.
+    pub(crate) fn has_good_shifts(&self, row: usize) -> bool {
+        !INT4 || self.packing != Packing::Nibbles || self.nibbles(row).has_good_shifts()
+    }
+
     /// Writes the weights of row `row` from column `column` on, those of 4 bits times their factors, as
     /// far as `out` and the row go.
     ///
