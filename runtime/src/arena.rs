@@ -111,7 +111,7 @@ impl<'a> Carver<'a> {
     /// Not inlined, since every type of element shares it.
     #[inline(never)]
     fn take_elements(&mut self, len: usize, size: usize) -> &'a mut [u8] {
-        let bytes = len.saturating_mul(size);
+        let bytes = len.wrapping_mul(size);
         let stride = crate::plan::padded(bytes);
         let piece = match core::mem::take(&mut self.rest).split_at_mut_checked(stride) {
             Some((piece, rest)) => {

@@ -10,7 +10,7 @@ use crate::layers::{Embedding, rotate, start_rotation};
 use crate::plan::{Plan, rotation_len};
 use crate::precision::Precision;
 use crate::profile::{self, Operator};
-use crate::stack::{Caches, Run};
+use crate::stack::{Run, Task};
 
 /// What a step works on.
 #[derive(Clone, Copy)]
@@ -54,18 +54,19 @@ impl<'a, P: Precision> Decoder<'a, P> {
     ) -> Self {
         let mut carver = Carver::new(arena);
         let cross = carver.take_bytes(plan.cross);
-        let own = carver.take_bytes(plan.caches());
+        let caches = carver.take_bytes(plan.caches());
         let search = carver.take_bytes(plan.search);
-        let first = slot.saturating_mul(plan.self_cache);
-        let caches = Caches { cross, own: own.get_mut(first..).unwrap_or_default() };
+        let first = slot.wrapping_mul(plan.self_cache);
         Self {
             search,
             rotation: carver.take(rotation_len(model.config())),
             run: Run {
-                positions: position..position.saturating_add(1),
+                task: Task::Decode,
+                positions: position..position.wrapping_add(1),
                 source_len,
                 x: carver.take(model.config().d_model.into()),
-                kept: Some(caches),
+                cross,
+                caches: caches.get_mut(first..).unwrap_or_default(),
                 work: carver.take_rest(),
             },
         }

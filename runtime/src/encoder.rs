@@ -19,7 +19,7 @@ pub(crate) fn buffers<'a, P: Precision>(
 ) -> (&'a mut [u8], &'a mut [P::Activation]) {
     let mut carver = Carver::new(arena);
     let low = carver.take_bytes(plan.memory_offset);
-    (low, carver.take(len.saturating_mul(model.config().d_model.into())))
+    (low, carver.take(len.wrapping_mul(model.config().d_model.into())))
 }
 
 /// Embeds `ids` into the first rows of `memory`, `[len, d_model]`. On its own stack, which is

@@ -39,8 +39,8 @@ pub struct Rows<'a, T> {
 impl<'a, T> Rows<'a, T> {
     /// Row `row`; empty past the end.
     pub fn row(&self, row: usize) -> &'a [T] {
-        let start = row.saturating_mul(self.stride);
-        self.data.get(start..start.saturating_add(self.cols)).unwrap_or_default()
+        let start = row.wrapping_mul(self.stride);
+        self.data.get(start..start.wrapping_add(self.cols)).unwrap_or_default()
     }
 }
 

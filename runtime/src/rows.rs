@@ -1,11 +1,14 @@
 //! Tokens of a matrix `[len, d_model]`, in groups that products take together.
+//!
+//! Here and in the layers sizes are multiplied and added without a look at overflow: they are those of
+//! buffers that the plan has found to fit into memory.
 
 use core::ops::Range;
 
 /// `positions` in pieces of at most `tokens`.
 pub(crate) fn chunks(positions: Range<usize>, tokens: usize) -> impl Iterator<Item = Range<usize>> {
     let starts = positions.clone().step_by(tokens.max(1));
-    starts.map(move |start| start..start.saturating_add(tokens).min(positions.end))
+    starts.map(move |start| start..start.wrapping_add(tokens).min(positions.end))
 }
 
 /// Their number; not `len`, which could panic for all a compiler sees.
@@ -14,18 +17,12 @@ pub(crate) fn tokens_of(positions: &Range<usize>) -> usize {
 }
 
 /// The rows of these positions in `[len, d_model]`.
-pub(crate) fn rows_of<'x, T>(x: &'x [T], positions: &Range<usize>, d_model: usize) -> &'x [T] {
-    let range = positions.start.saturating_mul(d_model)..positions.end.saturating_mul(d_model);
-    x.get(range).unwrap_or_default()
-}
-
-/// As [`rows_of`].
 pub(crate) fn rows_mut<'x, T>(
     x: &'x mut [T],
     positions: &Range<usize>,
     d_model: usize,
 ) -> &'x mut [T] {
-    let range = positions.start.saturating_mul(d_model)..positions.end.saturating_mul(d_model);
+    let range = positions.start.wrapping_mul(d_model)..positions.end.wrapping_mul(d_model);
     x.get_mut(range).unwrap_or_default()
 }
 

@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::precision::Precision;
 use crate::profile::{self, Side};
 use crate::session::Session;
-use crate::stack::{Run, remember_memory};
+use crate::stack::{Run, Task};
 use crate::tokenizer::TokenId;
 
 /// What is to be done next.
@@ -47,8 +47,8 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
                 return Poll::Done(reason);
             }
             let is_done = match self.stage {
-                Stage::Encode => self.encode(budget),
-                Stage::Remember => self.remember(budget),
+                Stage::Encode => self.encode(Task::Encode, budget),
+                Stage::Remember => self.encode(Task::Remember, budget),
                 Stage::Begin => self.begin(),
                 Stage::Decode => self.decode(budget, align),
                 Stage::Output => self.output(budget, observe),
@@ -145,21 +145,21 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
         SearchBuffers::with_caches(&model.model, plan, arena).1
     }
 
-    fn encode(&mut self, budget: &mut impl Budget) -> bool {
+    /// The encoder's layers, or cross keys and values.
+    fn encode(&mut self, task: Task, budget: &mut impl Budget) -> bool {
         let Session { model, plan, arena, .. } = &mut *self.session;
         let model = &model.model;
-        let (work, x) = encoder::buffers::<P>(model, plan, arena, self.source_len);
-        let positions = 0..self.source_len;
-        let mut run = Run::<P> { positions, source_len: 0, x, kept: None, work };
+        let source_len = self.source_len;
+        let (low, x) = encoder::buffers::<P>(model, plan, arena, source_len);
+        let mut carver = Carver::new(low);
+        let cross = match task {
+            Task::Remember => carver.take_bytes(plan.cross),
+            Task::Encode | Task::Decode => &mut [],
+        };
+        let (caches, work) = (&mut [][..], carver.take_rest());
+        let mut run =
+            Run::<P> { task, positions: 0..source_len, source_len, x, cross, caches, work };
         run.advance((model, plan), &mut self.cursor, budget, &mut Unaligned)
-    }
-
-    fn remember(&mut self, budget: &mut impl Budget) -> bool {
-        let Session { model, plan, arena, .. } = &mut *self.session;
-        let model = &model.model;
-        let (low, memory) = encoder::buffers::<P>(model, plan, arena, self.source_len);
-        let memory = (&*memory, self.source_len);
-        remember_memory::<P>((model, plan), &mut self.cursor, budget, memory, low)
     }
 
     /// Embeds the next id, or makes the mean of `memory`; ends where there is no room.
@@ -232,8 +232,8 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
             false => &mut [],
         };
         cursor.advance(budget, units, |range| {
-            let range = range.start.saturating_mul(OUTPUT_ROWS)
-                ..range.end.saturating_mul(OUTPUT_ROWS).min(rows);
+            let range = range.start.wrapping_mul(OUTPUT_ROWS)
+                ..range.end.wrapping_mul(OUTPUT_ROWS).min(rows);
             project_logits::<P>(model, (hidden, inputs), range, |id, logit| {
                 observe(id, logit);
                 choice.push(id, logit);
@@ -267,9 +267,9 @@ fn output_input<'a, P: Precision>(
             OutputInput { hidden, inputs: carver.take_rest(), search: &mut [] }
         }
         Family::Tagger => {
-            let row = place.position.saturating_add(config.source_frame.has_start().into());
-            let (inputs, memory) = encoder::buffers::<P>(model, plan, arena, row.saturating_add(1));
-            let hidden = memory.get(row.saturating_mul(d_model)..).unwrap_or_default();
+            let row = place.position.wrapping_add(config.source_frame.has_start().into());
+            let (inputs, memory) = encoder::buffers::<P>(model, plan, arena, row.wrapping_add(1));
+            let hidden = memory.get(row.wrapping_mul(d_model)..).unwrap_or_default();
             OutputInput { hidden, inputs, search: &mut [] }
         }
     }

@@ -64,7 +64,7 @@ pub fn remember<P: Precision>(
     room: &mut [P::Activation],
 ) {
     let [_, key, value, _] = slots.linear;
-    let start = position.saturating_mul(model.config().d_model.into());
+    let start = position.wrapping_mul(model.config().d_model.into());
     profile::run(Operator::Key, || remember_one::<P>(model, key, input, (cache.keys, start), room));
     profile::run(Operator::Value, || {
         remember_one::<P>(model, value, input, (cache.values, start), room);
@@ -139,11 +139,11 @@ impl<'m, P: Precision> MultiHead<'m, P> {
     ) {
         let HeadShape { n_heads, d_k } = self.shape;
         let len = scratch.scores.len();
-        let first = head.saturating_mul(d_k);
-        let x = x.get_mut(first..first.saturating_add(d_k)).unwrap_or_default();
+        let first = head.wrapping_mul(d_k);
+        let x = x.get_mut(first..first.wrapping_add(d_k)).unwrap_or_default();
         let rows = |data: &'c [P::Cached]| Rows {
             data: data.get(first..).unwrap_or_default(),
-            stride: n_heads.saturating_mul(d_k),
+            stride: n_heads.wrapping_mul(d_k),
             rows: len,
             cols: d_k,
         };

@@ -182,7 +182,7 @@ impl<'m> Layer<'_, 'm> {
         let d_ff = usize::from(self.config().d_ff);
         let Tokens { len, x, work, .. } = tokens;
         let mut carver = Carver::new(work);
-        let hidden = carver.take::<P::Activation>((*len).saturating_mul(d_ff));
+        let hidden = carver.take::<P::Activation>((*len).wrapping_mul(d_ff));
         let work = carver.take_rest();
         let (input, inputs) =
             Norm::<P>::new(model, norm.0, norm.1).before(model.config().norm, (x, d_model), work);
@@ -192,17 +192,13 @@ impl<'m> Layer<'_, 'm> {
         self.final_norm::<P>(x);
     }
 
-    /// Cross keys and values of these rows of `memory`; `inputs` is what products need.
+    /// Cross keys and values of these tokens, rows of `memory`.
     #[inline(never)]
-    pub fn remember<P: Precision>(
-        self,
-        (memory, len, position): (&[P::Activation], usize, usize),
-        cache: &mut Cache<'_, P>,
-        inputs: &mut [u8],
-    ) {
+    pub fn remember<P: Precision>(self, tokens: &mut Tokens<'_, P>, cache: &mut Cache<'_, P>) {
         let slots = self.attention(Attention::ToMemory);
-        let input = P::input(memory, [len, self.d_model()], inputs);
-        remember::<P>(self.model, &slots, (&input, position), cache, &mut []);
+        let Tokens { position, len, x, work, .. } = tokens;
+        let input = P::input(x, [*len, self.d_model()], work);
+        remember::<P>(self.model, &slots, (&input, *position), cache, &mut []);
     }
 
     /// The norm of a sublayer that comes after it.
@@ -214,8 +210,7 @@ impl<'m> Layer<'_, 'm> {
 
     /// The norm after the last layer, where there is one.
     fn final_norm<P: Precision>(self, x: &mut [P::Activation]) {
-        if !self.model.config().final_norm || self.layer.saturating_add(1) != self.config().n_layers
-        {
+        if !self.model.config().final_norm || self.layer.wrapping_add(1) != self.config().n_layers {
             return;
         }
         let (slot, output) = match self.stack {

@@ -12,39 +12,39 @@ use crate::budget::{Budget, Costs, Cursor, Part};
 use crate::layers::KvCache;
 use crate::plan::{Plan, group_len, padded};
 use crate::precision::Precision;
-use crate::rows::{chunks, rows_mut, rows_of, tokens_of};
+use crate::rows::{chunks, rows_mut, tokens_of};
 use layer::{Attention, Cache, Layer, Stack, Tokens};
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// The encoder's layers, on all positions of the source.
+    Encode,
+    /// Cross keys and values of every decoder layer, once per source.
+    Remember,
+    /// The decoder's layers, on the position of the step.
+    Decode,
+}
 
 /// What a stack works on.
 pub(crate) struct Run<'a, P: Precision> {
-    /// Positions of `x`: of the encoder all of the source, of the decoder that of the step.
+    pub task: Task,
+    /// Positions of `x`.
     pub positions: Range<usize>,
-    /// Positions of `memory`; decoder only.
+    /// Positions of `memory`; of the decoder alone.
     pub source_len: usize,
-    /// The stream, `[positions, d_model]`.
+    /// The stream, or `memory`, `[positions, d_model]`.
     pub x: &'a mut [P::Activation],
-    /// Keys and values of all layers, which a decoder keeps; an encoder has those of one layer in `work`.
-    pub kept: Option<Caches<'a>>,
+    /// Cross keys and values of all decoder layers.
+    pub cross: &'a mut [u8],
+    /// Keys and values of self-attention of all decoder layers, from those of the beam on; an encoder has
+    /// those of one layer in `work`.
+    pub caches: &'a mut [u8],
     /// The rest of the arena.
     pub work: &'a mut [u8],
 }
 
-/// Keys and values of all decoder layers.
-pub(crate) struct Caches<'a> {
-    /// Of cross-attention.
-    pub cross: &'a mut [u8],
-    /// Of self-attention, from those of the beam on.
-    pub own: &'a mut [u8],
-}
-
 impl<P: Precision> Run<'_, P> {
-    fn stack(&self) -> Stack {
-        match self.kept {
-            Some(_) => Stack::Decoder,
-            None => Stack::Encoder,
-        }
-    }
-
     /// Runs the layers from `cursor` on as far as `budget` goes; whether they are done.
     pub fn advance(
         &mut self,
@@ -53,16 +53,20 @@ impl<P: Precision> Run<'_, P> {
         budget: &mut impl Budget,
         align: &mut impl Align<P>,
     ) -> bool {
-        let (config, stack) = (model.config(), self.stack());
+        let config = model.config();
         let costs = Costs::of(config);
-        let (layers, attended) = match stack {
-            Stack::Encoder => (&config.encoder, Part::FeedForward),
-            Stack::Decoder if config.has_cross_attention() => (&config.decoder, Part::AttendMemory),
-            Stack::Decoder => (&config.decoder, Part::FeedForward),
+        let (stack, layers) = match self.task {
+            Task::Encode => (Stack::Encoder, &config.encoder),
+            Task::Remember | Task::Decode => (Stack::Decoder, &config.decoder),
+        };
+        let attended = match stack == Stack::Decoder && config.has_cross_attention() {
+            true => Part::AttendMemory,
+            false => Part::FeedForward,
         };
         while cursor.layer < layers.n_layers {
             let layer = Layer { model, stack, layer: cursor.layer };
             let (cost, next) = match cursor.part {
+                Part::Project if self.task == Task::Remember => (costs.remember(), Part::Project),
                 Part::Project => (costs.project(), Part::Attend),
                 Part::Attend => (costs.attend(self.positions.end), attended),
                 Part::AttendMemory => (costs.attend_memory(self.source_len), Part::FeedForward),
@@ -89,34 +93,37 @@ impl<P: Precision> Run<'_, P> {
     ) {
         let d_model = usize::from(layer.model.config().d_model);
         let [source, target] = plan.limits.lengths();
-        let rows = if self.kept.is_some() { 1 } else { source };
-        let mut carver = Carver::new(self.work);
-        let (mut queries, mut cache) = (&mut [][..], Cache::<P> { keys: &mut [], values: &mut [] });
-        let (attention, seen) = match part {
-            Part::AttendMemory => (Attention::ToMemory, self.source_len),
+        let rows = if self.task == Task::Decode { 1 } else { source };
+        let (attention, seen) = match (self.task, part) {
+            (Task::Remember, _) | (_, Part::AttendMemory) => (Attention::ToMemory, self.source_len),
             _ => (Attention::ToSelf, self.positions.end),
         };
+        let mut carver = Carver::new(self.work);
+        let (mut queries, mut cache) = (&mut [][..], Cache::<P> { keys: &mut [], values: &mut [] });
         if part != Part::FeedForward {
-            queries = carver.take(rows.saturating_mul(d_model));
+            if self.task != Task::Remember {
+                queries = carver.take(rows.wrapping_mul(d_model));
+            }
             let place = (usize::from(layer.layer), d_model);
-            cache = match (&mut self.kept, attention) {
-                (None, _) => cache_from::<P>(&mut carver, (source, d_model)),
-                (Some(caches), Attention::ToSelf) => layer_cache::<P>(caches.own, place, target),
-                (Some(caches), Attention::ToMemory) => {
-                    layer_cache::<P>(caches.cross, place, source)
-                }
+            cache = match (self.task, attention) {
+                (Task::Encode, _) => cache_from::<P>(&mut carver, (source, d_model)),
+                (_, Attention::ToSelf) => layer_cache::<P>(self.caches, place, target),
+                (_, Attention::ToMemory) => layer_cache::<P>(self.cross, place, source),
             };
         }
         let work = carver.take_rest();
         for chunk in chunks(units, group_len(P::TOKENS, rows)) {
             let mut tokens = Tokens {
-                position: self.positions.start.saturating_add(chunk.start),
+                position: self.positions.start.wrapping_add(chunk.start),
                 len: tokens_of(&chunk),
                 x: rows_mut(self.x, &chunk, d_model),
                 queries: rows_mut(queries, &chunk, d_model),
                 work: &mut *work,
             };
             match part {
+                Part::Project if self.task == Task::Remember => {
+                    layer.remember(&mut tokens, &mut cache);
+                }
                 Part::Project => layer.project(attention, &mut tokens, Some(&mut cache)),
                 Part::Attend => layer.attend(attention, &mut tokens, (&cache, seen), align),
                 Part::AttendMemory => {
@@ -129,47 +136,15 @@ impl<P: Precision> Run<'_, P> {
     }
 }
 
-/// Cross keys and values of every layer, once per source, from `cursor` on as far as `budget` goes;
-/// whether they are stored. `memory` is `[len, d_model]`, `low` what lies below it.
-pub(crate) fn remember_memory<P: Precision>(
-    (model, plan): (&Model<'_>, &Plan),
-    cursor: &mut Cursor,
-    budget: &mut impl Budget,
-    (memory, len): (&[P::Activation], usize),
-    low: &mut [u8],
-) -> bool {
-    let mut carver = Carver::new(low);
-    let (cross, inputs) = (carver.take_bytes(plan.cross), carver.take_rest());
-    let source = usize::from(plan.limits.source_len);
-    while cursor.layer < model.config().decoder.n_layers {
-        let layer = Layer { model, stack: Stack::Decoder, layer: cursor.layer };
-        let place = (usize::from(cursor.layer), model.config().d_model.into());
-        let mut cache = layer_cache::<P>(cross, place, source);
-        let units = (len, Costs::of(model.config()).remember());
-        let run = |positions: Range<usize>| {
-            for chunk in chunks(positions, group_len(P::TOKENS, source)) {
-                let rows = rows_of(memory, &chunk, model.config().d_model.into());
-                let tokens = (rows, tokens_of(&chunk), chunk.start);
-                layer.remember::<P>(tokens, &mut cache, inputs);
-            }
-        };
-        if !cursor.advance(budget, units, run) {
-            return false;
-        }
-        cursor.next(Part::Project);
-    }
-    true
-}
-
 /// Keys and values of one layer, in those of all layers.
 fn layer_cache<P: Precision>(
     caches: &mut [u8],
     (layer, d_model): (usize, usize),
     capacity: usize,
 ) -> Cache<'_, P> {
-    let len = capacity.saturating_mul(d_model);
-    let layer_len = padded(len.saturating_mul(size_of::<P::Cached>())).saturating_mul(2);
-    let caches = caches.get_mut(layer.saturating_mul(layer_len)..).unwrap_or_default();
+    let len = capacity.wrapping_mul(d_model);
+    let layer_len = padded(len.wrapping_mul(size_of::<P::Cached>())).wrapping_mul(2);
+    let caches = caches.get_mut(layer.wrapping_mul(layer_len)..).unwrap_or_default();
     cache_from::<P>(&mut Carver::new(caches), (capacity, d_model))
 }
 
@@ -178,6 +153,6 @@ fn cache_from<'a, P: Precision>(
     carver: &mut Carver<'a>,
     (capacity, d_model): (usize, usize),
 ) -> Cache<'a, P> {
-    let len = capacity.saturating_mul(d_model);
+    let len = capacity.wrapping_mul(d_model);
     KvCache { keys: carver.take(len), values: carver.take(len) }
 }
