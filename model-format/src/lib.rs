@@ -56,6 +56,15 @@ pub use vocabulary::Vocabulary;
 pub use write::{AlignedBytes, FileBuilder};
 
 /// `char::to_lowercase`, which trainer and device share where a file folds case.
-pub fn fold_case(c: char) -> core::char::ToLowercase {
+#[cfg(feature = "unicode-case")]
+pub fn fold_case(c: char) -> impl Iterator<Item = char> {
     c.to_lowercase()
+}
+
+/// What `char::to_lowercase` makes of the characters that become ASCII by it, without its table; others
+/// stay as they are. Enough for a vocabulary of ASCII, in which they are not anyway.
+#[cfg(not(feature = "unicode-case"))]
+pub fn fold_case(c: char) -> impl Iterator<Item = char> {
+    const KELVIN_SIGN: char = '\u{212A}';
+    core::iter::once(if c == KELVIN_SIGN { 'k' } else { c.to_ascii_lowercase() })
 }

@@ -42,6 +42,11 @@ impl<'a> Vocabulary<'a> {
         self.len == 0
     }
 
+    /// Whether no text has any other character.
+    pub fn is_ascii(&self) -> bool {
+        self.texts.iter().all(u8::is_ascii)
+    }
+
     /// The text of `id`: empty for special ids and past the end.
     pub fn text(&self, id: u16) -> &'a str {
         self.bytes(id).and_then(|bytes| core::str::from_utf8(bytes).ok()).unwrap_or_default()

@@ -87,9 +87,16 @@ impl<'m, P: Precision> TypedModel<'m, P> {
     }
 }
 
-/// The feature that an integer model needs and this build lacks.
+/// The feature that the model needs and this build lacks.
 fn lacking(model: &Model<'_>) -> Option<&'static str> {
     let header = model.header();
+    let typed = match header.config.has_encoder() {
+        true => model.source_vocabulary(),
+        false => model.target_vocabulary(),
+    };
+    if !cfg!(feature = "unicode-case") && header.text.fold_case && !typed.is_ascii() {
+        return Some("unicode-case");
+    }
     if header.precision != Stored::FixedPoint {
         return None;
     }

@@ -38,6 +38,7 @@ pub struct Range {
 }
 
 impl Range {
+    #[inline(never)]
     fn of(model: &Model<'_>, slot: ActivationSlot) -> Self {
         let format = model.formats().get(slot);
         let limit = i32::try_from(format.max_abs()).unwrap_or(0).min(1 << 15);
