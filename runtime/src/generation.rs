@@ -92,60 +92,44 @@ pub struct Generation<'s, 'm, 'a, P: Precision, C = Greedy<<P as Precision>::Log
 }
 
 impl<'s, 'm, 'a, P: Precision> Generation<'s, 'm, 'a, P> {
-    /// Embeds the `len` ids of a source.
-    pub(crate) fn of_source(
-        session: &'s mut Session<'m, 'a, P>,
-        ids: Ids<'_>,
-        len: usize,
-        options: &GenerateOptions<'s>,
-    ) -> Self {
-        let model = session.model;
-        let config = model.model.config();
-        let limit = match config.family {
-            Family::Tagger => label_count(config, len),
-            Family::Classifier => 1,
-            Family::EncoderDecoder | Family::DecoderOnly => session.plan.limits.target_len,
-        };
-        let (low, memory) = encoder::buffers::<P>(&model.model, &session.plan, session.arena, len);
-        encoder::embed::<P>(&model.model, ids, low, memory);
-        let forced = (Ids::Given(options.prefix.iter()), options.prefix.len());
-        Self::new(session, (Stage::Encode, len), forced, (limit, options.max_len))
-    }
-
-    /// Goes on with the `len` ids of a prompt.
-    pub(crate) fn of_prompt(
+    /// Embeds the `len` ids of a source, or goes on with those of a prompt.
+    pub(crate) fn new(
         session: &'s mut Session<'m, 'a, P>,
         ids: Ids<'s>,
         len: usize,
         options: &GenerateOptions<'s>,
     ) -> Self {
-        let limit = session.plan.limits.target_len;
-        Self::new(session, (Stage::Begin, 0), (ids, len), (limit, options.max_len))
-    }
-
-    fn new(
-        session: &'s mut Session<'m, 'a, P>,
-        (stage, source_len): (Stage, usize),
-        (forced, forced_len): (Ids<'s>, usize),
-        (limit, max_len): (u16, Option<u16>),
-    ) -> Self {
+        let model = &session.model.model;
+        let config = model.config();
+        let limit = match config.family {
+            Family::Tagger => label_count(config, len),
+            Family::Classifier => 1,
+            Family::EncoderDecoder | Family::DecoderOnly => session.plan.limits.target_len,
+        };
+        let (stage, forced, forced_len) = match config.has_encoder() {
+            true => {
+                let (low, memory) = encoder::buffers::<P>(model, &session.plan, session.arena, len);
+                encoder::embed::<P>(model, ids, low, memory);
+                (Stage::Encode, Ids::Given(options.prefix.iter()), options.prefix.len())
+            }
+            false => (Stage::Begin, ids, len),
+        };
         session.last_stop = None;
         let forced_len = forced_len as u16;
-        let max_len = max_len.unwrap_or(limit).saturating_add(forced_len).min(limit);
-        let id = session.model.model.config().special.start;
+        let max_len = options.max_len.unwrap_or(limit).saturating_add(forced_len).min(limit);
         Self {
-            session,
-            source_len,
+            source_len: if config.has_encoder() { len } else { 0 },
             forced,
             stage,
             cursor: Cursor::START,
             position: 0,
-            id,
+            id: config.special.start,
             max_len,
             forced_len,
             slot: 0,
             moves: true,
             choice: Greedy::among_labels(),
+            session,
         }
     }
 

@@ -108,6 +108,8 @@ pub(crate) const fn padded(bytes: usize) -> usize {
     bytes.saturating_add(3) & !3
 }
 
+/// Not inlined: saturation takes more code than a call.
+#[inline(never)]
 const fn buffer(len: usize, size: usize) -> usize {
     padded(len.saturating_mul(size))
 }

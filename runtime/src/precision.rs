@@ -198,15 +198,8 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     /// `out = mean(rows)` column by column; `out` is `[d_model]`, `rows` `[len, d_model]` and not
     /// empty.
     fn mean(rows: &[Self::Activation], out: &mut [Self::Activation]);
-    /// `out = LayerNorm(x)`.
-    fn layer_norm(
-        norm: &Self::Norm<'_>,
-        x: &[Self::Activation],
-        range: Self::Range,
-        out: &mut [Self::Activation],
-    );
     /// `x = LayerNorm(x)`.
-    fn layer_norm_in_place(norm: &Self::Norm<'_>, range: Self::Range, x: &mut [Self::Activation]);
+    fn layer_norm(norm: &Self::Norm<'_>, range: Self::Range, x: &mut [Self::Activation]);
     /// The weights of the head that attended last, in Q15, written over its scores: `[len]`.
     fn weights(scratch: AttentionScratch<'_, Self>) -> &[u16];
     /// One head: `x = softmax(keys x / sqrt(d_k)) values`, the query before and the context after

@@ -174,11 +174,10 @@ impl<'m, 'a, P: Precision> Session<'m, 'a, P> {
         };
         check_prefix(prefix.len(), prefix_limit)?;
         check_ids(prefix, config.target_vocab, &never_read(config, false))?;
-        if config.has_encoder() {
-            return Ok(Generation::of_source(self, ids, len, options));
+        if !config.has_encoder() {
+            check_prefix(len, usize::from(target_len).saturating_sub(1))?;
         }
-        check_prefix(len, usize::from(target_len).saturating_sub(1))?;
-        Ok(Generation::of_prompt(self, ids, len, options))
+        Ok(Generation::new(self, ids, len, options))
     }
 }
 

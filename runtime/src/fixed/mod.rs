@@ -21,7 +21,6 @@ use model_format::residual_multiplier;
 use crate::kernels::{self, Input, vectors};
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
 use crate::profile::{self, Operator};
-use crate::rows::CopyFrom;
 
 /// Integer arithmetic: the same bits on every processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -349,13 +348,8 @@ impl Precision for FixedPoint {
         }
     }
 
-    fn layer_norm(norm: &NormI32<'_>, x: &[i16], range: Range, out: &mut [i16]) {
-        out.copy_from(x);
-        Self::layer_norm_in_place(norm, range, out);
-    }
-
     #[inline(never)]
-    fn layer_norm_in_place(norm: &NormI32<'_>, range: Range, x: &mut [i16]) {
+    fn layer_norm(norm: &NormI32<'_>, range: Range, x: &mut [i16]) {
         let statistics = norm::Statistics::of(x, norm.eps);
         let constants = norm.gamma.iter().zip(norm.beta);
         kernels::wide(

@@ -153,8 +153,8 @@ proptest! {
         eps in 1_i64..1 << 30,
     ) {
         let norm = NormI32 { eps, gamma: &gamma, beta: &beta };
-        let mut out = vec![0; x.len()];
-        FixedPoint::layer_norm(&norm, &x, WIDE, &mut out);
+        let mut out = x.clone();
+        FixedPoint::layer_norm(&norm, WIDE, &mut out);
         let n = x.len() as f64;
         let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
         let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
@@ -163,9 +163,6 @@ proptest! {
             (f64::from(x) - mean) / deviation * f64::from(g) * 2_f64.powi(20 - 32) + f64::from(b)
         });
         check(&out, truth, ROUNDED_ONCE + 2_f64.powi(26 - 32))?;
-        let mut in_place = x.clone();
-        FixedPoint::layer_norm_in_place(&norm, WIDE, &mut in_place);
-        prop_assert_eq!(in_place, out);
     }
 
     #[test]

@@ -62,11 +62,8 @@ proptest! {
         let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
         prop_assume!(variance > 1e-3);
         let norm = Norm { weights: NormF16 { gamma: &gamma, beta: &beta }, eps: 1e-5 };
-        let mut out = vec![0.0; x.len()];
-        HalfFloat::layer_norm(&norm, &x, (), &mut out);
-        let mut in_place = x.clone();
-        HalfFloat::layer_norm_in_place(&norm, (), &mut in_place);
-        prop_assert_eq!(&in_place, &out);
+        let mut out = x.clone();
+        HalfFloat::layer_norm(&norm, (), &mut out);
         for (i, &out) in out.iter().enumerate() {
             let truth = (f64::from(x[i]) - mean) / (variance + 1e-5).sqrt() * wide(gamma[i]) + wide(beta[i]);
             // The mean's error of n roundings is divided by the deviation, at least 0.03.

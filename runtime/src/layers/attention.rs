@@ -4,6 +4,7 @@ use model_format::Model;
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
+use super::NormSlots;
 use crate::precision::{AttentionScratch, HeadCache, Precision, Rows};
 use crate::profile::{self, Operator};
 
@@ -27,13 +28,11 @@ pub struct KvCache<'a, T> {
 /// Where an attention's tensors lie, and what it writes.
 pub struct AttentionSlots {
     /// The sublayer's norm.
-    pub norm: Slot,
+    pub norm: NormSlots,
     /// Query, key, value and output projections.
     pub linear: [Slot; 4],
     /// Constants of the heads.
     pub heads: Slot,
-    /// What the norm writes.
-    pub normed: ActivationSlot,
     /// The query.
     pub query: ActivationSlot,
     /// The context.

@@ -9,8 +9,8 @@ use model_format::formats::{ActivationSlot, DecoderActivation, EncoderActivation
 use crate::align::Align;
 use crate::arena::Carver;
 use crate::layers::{
-    AttentionSlots, FeedForwardSlots, HeadShape, KvCache, MultiHead, Norm, feed_forward,
-    project_output, project_query, remember,
+    AttentionSlots, FeedForwardSlots, HeadShape, KvCache, MultiHead, NormSlots, feed_forward,
+    norm_before, norm_in_place, project_output, project_query, remember,
 };
 use crate::precision::{AttentionScratch, Precision};
 
@@ -95,17 +95,16 @@ impl<'m> Layer<'_, 'm> {
             let slot = |slot| Slot::Decoder(self.layer, slot);
             let activation = |activation| ActivationSlot::Decoder(self.layer, activation);
             return AttentionSlots {
-                norm: slot(D::Norm2),
+                norm: (slot(D::Norm2), activation(DA::Norm2)),
                 linear: [D::CrossQuery, D::CrossKey, D::CrossValue, D::CrossOutput].map(slot),
                 heads: slot(D::CrossHeads),
-                normed: activation(DA::Norm2),
                 query: activation(DA::CrossQuery),
                 context: activation(DA::CrossContext),
                 sum: activation(DA::Sum2),
             };
         }
         AttentionSlots {
-            norm: self.slot(E::Norm1, D::Norm1),
+            norm: (self.slot(E::Norm1, D::Norm1), self.activation(EA::Norm1, DA::Norm1)),
             linear: [
                 self.slot(E::Query, D::Query),
                 self.slot(E::Key, D::Key),
@@ -113,7 +112,6 @@ impl<'m> Layer<'_, 'm> {
                 self.slot(E::Output, D::Output),
             ],
             heads: self.slot(E::Heads, D::Heads),
-            normed: self.activation(EA::Norm1, DA::Norm1),
             query: self.activation(EA::Query, DA::Query),
             context: self.activation(EA::Context, DA::Context),
             sum: self.activation(EA::Sum1, DA::Sum1),
@@ -131,8 +129,7 @@ impl<'m> Layer<'_, 'm> {
         let slots = self.attention(attention);
         let (model, d_model) = (self.model, self.d_model());
         let Tokens { position, len, x, queries, work } = tokens;
-        let norm = Norm::<P>::new(model, slots.norm, slots.normed);
-        let (x, inputs) = norm.before(model.config().norm, (x, d_model), work);
+        let (x, inputs) = norm_before::<P>(model, slots.norm, x, work);
         let input = P::input(x, [*len, d_model], inputs);
         if let Some(cache) = cache {
             remember::<P>(model, &slots, (&input, *position), cache, queries);
@@ -163,7 +160,7 @@ impl<'m> Layer<'_, 'm> {
         }
         let contexts = P::input(queries, [*len, d_model], work);
         project_output::<P>(self.model, &slots, &contexts, x);
-        self.after::<P>((slots.norm, slots.normed), x);
+        self.after::<P>(slots.norm, x);
     }
 
     /// The feed-forward sublayer of these tokens, and the norm after the last layer.
@@ -184,8 +181,7 @@ impl<'m> Layer<'_, 'm> {
         let mut carver = Carver::new(work);
         let hidden = carver.take::<P::Activation>((*len).wrapping_mul(d_ff));
         let work = carver.take_rest();
-        let (input, inputs) =
-            Norm::<P>::new(model, norm.0, norm.1).before(model.config().norm, (x, d_model), work);
+        let (input, inputs) = norm_before::<P>(model, norm, x, work);
         feed_forward::hidden::<P>(model, &slots, (input, [*len, d_model]), hidden, inputs);
         feed_forward::add::<P>(model, &slots, (hidden, [*len, d_ff]), x, work);
         self.after::<P>(norm, x);
@@ -202,9 +198,9 @@ impl<'m> Layer<'_, 'm> {
     }
 
     /// The norm of a sublayer that comes after it.
-    fn after<P: Precision>(self, (slot, output): (Slot, ActivationSlot), x: &mut [P::Activation]) {
+    fn after<P: Precision>(self, norm: NormSlots, x: &mut [P::Activation]) {
         if self.model.config().norm == NormPlace::Post {
-            self.norm_in_place::<P>(slot, output, x);
+            norm_in_place::<P>(self.model, norm, x);
         }
     }
 
@@ -213,20 +209,10 @@ impl<'m> Layer<'_, 'm> {
         if !self.model.config().final_norm || self.layer.wrapping_add(1) != self.config().n_layers {
             return;
         }
-        let (slot, output) = match self.stack {
+        let norm = match self.stack {
             Stack::Encoder => (Slot::EncoderNorm, ActivationSlot::Memory),
             Stack::Decoder => (Slot::DecoderNorm, ActivationSlot::DecoderFinal),
         };
-        self.norm_in_place::<P>(slot, output, x);
-    }
-
-    #[inline(never)]
-    fn norm_in_place<P: Precision>(
-        self,
-        slot: Slot,
-        output: ActivationSlot,
-        x: &mut [P::Activation],
-    ) {
-        Norm::<P>::new(self.model, slot, output).forward_all_in_place(x, self.d_model());
+        norm_in_place::<P>(self.model, norm, x);
     }
 }
