@@ -263,22 +263,24 @@ fn vocabularies<'a>(
     blob: &'a [u8],
     config: &ModelConfig,
 ) -> Result<(Vocabulary<'a>, Vocabulary<'a>), ModelError> {
-    let fault = |side| move |fault| ModelError::Vocabulary(side, fault);
-    let (source, rest) =
-        Vocabulary::split(blob, config.source_vocab).map_err(fault(Side::Source))?;
+    let (source, rest) = vocabulary(blob, config.source_vocab, Side::Source)?;
     if config.shared_embedding {
         return match rest.is_empty() {
             true => Ok((source, source)),
             false => Err(ModelError::Vocabulary(Side::Source, VocabularyFault::TrailingBytes)),
         };
     }
-    let (target, rest) =
-        Vocabulary::split(rest, config.target_vocab).map_err(fault(Side::Target))?;
+    let (target, rest) = vocabulary(rest, config.target_vocab, Side::Target)?;
     if rest.is_empty() {
         Ok((source, target))
     } else {
         Err(ModelError::Vocabulary(Side::Target, VocabularyFault::TrailingBytes))
     }
+}
+
+#[inline(never)]
+fn vocabulary(blob: &[u8], len: u16, side: Side) -> Result<(Vocabulary<'_>, &[u8]), ModelError> {
+    Vocabulary::split(blob, len).map_err(|fault| ModelError::Vocabulary(side, fault))
 }
 
 impl From<HeaderError> for ModelError {

@@ -53,7 +53,8 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// The id with this text, if there is one.
-    pub fn id(&self, text: &str) -> Option<u16> {
+    pub fn id(&self, text: impl AsRef<[u8]>) -> Option<u16> {
+        let text = text.as_ref();
         if text.is_empty() {
             return None;
         }
@@ -61,7 +62,7 @@ impl<'a> Vocabulary<'a> {
         while low < high {
             let middle = low.midpoint(high);
             let id = read_u16(self.sorted, middle);
-            match self.bytes(id)?.cmp(text.as_bytes()) {
+            match self.bytes(id)?.cmp(text) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Equal => return Some(id),
                 Ordering::Greater => high = middle,

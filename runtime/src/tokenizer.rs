@@ -6,6 +6,7 @@ use model_format::config::{ModelConfig, Segmentation, UnknownPolicy};
 use model_format::{Model, fold_case};
 
 use crate::error::RunError;
+use crate::rows::CopyFrom;
 
 /// An id of a vocabulary.
 pub type TokenId = u16;
@@ -173,10 +174,14 @@ impl Iterator for TextIds<'_> {
         self.index = index.saturating_add(1);
         let offset = piece.as_ptr().addr().wrapping_sub(self.start);
         let mut folded = Symbol::default();
+        let mut first = None;
         let model = self.model;
-        let is_whole = piece.chars().all(|c| match model.text().fold_case {
-            true => fold_case(c).all(|c| folded.push(c)),
-            false => folded.push(c),
+        let is_whole = piece.chars().all(|c| {
+            first.get_or_insert(c);
+            match model.text().fold_case {
+                true => fold_case(c).all(|c| folded.push(c)),
+                false => folded.push(c),
+            }
         });
         if !is_whole {
             return Some(Err(EncodeError::SymbolTooLong { offset }));
@@ -185,11 +190,11 @@ impl Iterator for TextIds<'_> {
             true => model.source_vocabulary(),
             false => model.target_vocabulary(),
         };
-        Some(match (vocabulary.id(folded.as_str()), model.text().unknown) {
+        Some(match (vocabulary.id(folded.as_bytes()), model.text().unknown) {
             (Some(id), _) => Ok(id),
             (None, UnknownPolicy::Replace) => Ok(model.config().special.unknown),
             (None, UnknownPolicy::Refuse) => {
-                let first = piece.chars().next().unwrap_or_default();
+                let first = first.unwrap_or_default();
                 Err(EncodeError::UnknownSymbol { index, offset, first })
             }
         })
@@ -244,22 +249,22 @@ impl Symbol {
     /// Appends `c`; whether it fitted.
     fn push(&mut self, c: char) -> bool {
         let mut utf8 = [0; 4];
-        let bytes = c.encode_utf8(&mut utf8).as_bytes();
-        let room = self.bytes.get_mut(self.len..).unwrap_or_default();
-        if room.len() < bytes.len() {
-            return false;
-        }
-        for (to, from) in room.iter_mut().zip(bytes) {
-            *to = *from;
-        }
-        self.len += bytes.len();
-        true
+        append(&mut self.bytes, &mut self.len, c.encode_utf8(&mut utf8).as_bytes())
     }
 
-    fn as_str(&self) -> &str {
-        let bytes = self.bytes.get(..self.len).unwrap_or_default();
-        core::str::from_utf8(bytes).unwrap_or_default()
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
     }
+}
+
+/// Writes `bytes` behind the first `len` of `buffer`; whether they fitted.
+#[inline(never)]
+fn append(buffer: &mut [u8], len: &mut usize, bytes: &[u8]) -> bool {
+    let room = buffer.get_mut(*len..).and_then(|room| room.get_mut(..bytes.len()));
+    let Some(room) = room else { return false };
+    room.copy_from(bytes);
+    *len += bytes.len();
+    true
 }
 
 /// Writes ids as text into the caller's memory.
@@ -279,19 +284,16 @@ impl<'b> TextWriter<'b> {
     }
 
     /// Appends one symbol, none for a special id; `false` where it does not fit, and then nothing of
-    /// it is written.
+    /// it counts as written.
     pub fn push(&mut self, symbol: &str) -> bool {
         let separator = if self.len == 0 || symbol.is_empty() { "" } else { self.separator };
-        let room = self.buffer.get_mut(self.len..).unwrap_or_default();
-        let len = separator.len() + symbol.len();
-        if room.len() < len {
-            return false;
+        let mut len = self.len;
+        let fits = append(self.buffer, &mut len, separator.as_bytes())
+            && append(self.buffer, &mut len, symbol.as_bytes());
+        if fits {
+            self.len = len;
         }
-        for (to, from) in room.iter_mut().zip(separator.bytes().chain(symbol.bytes())) {
-            *to = from;
-        }
-        self.len += len;
-        true
+        fits
     }
 
     /// What was written.
