@@ -195,7 +195,9 @@ fn format_is_good(model: &Model<'_>, slot: ActivationSlot) -> bool {
 
 /// Whether no score of a query, less the maximum, can leave `i32`.
 fn scores_fit(query: QFormat, d_k: usize) -> bool {
-    2 * 127 * d_k as i64 * query.max_abs() <= i64::from(i32::MAX)
+    // Divided, not multiplied, which could leave 32 bits.
+    let most = i32::MAX.checked_div(2 * 127 * d_k as i32);
+    most.is_none_or(|most| query.max_abs() <= i64::from(most))
 }
 
 /// The multiplier that brings the residual stream, shifted left by 14, to the format of the sum:

@@ -57,9 +57,9 @@ impl Header {
     /// # Errors
     /// [`HeaderError`] says which bytes are wrong.
     pub const fn read(file: &[u8]) -> Result<Self, HeaderError> {
-        if file.len() < BLOCK_OFFSET + BLOCK_LEN {
+        let Some(file) = file.first_chunk::<{ BLOCK_OFFSET + BLOCK_LEN }>() else {
             return Err(HeaderError::TooShort { len: file.len() });
-        }
+        };
         let mut i = 0;
         while i < MAGIC.len() {
             if byte(file, i) != MAGIC[i] {
@@ -80,18 +80,23 @@ impl Header {
         }
     }
 
-    const fn decode(file: &[u8]) -> Result<Self, ConfigField> {
-        let precision = match byte(file, at::PRECISION) {
-            0 => Precision::FixedPoint,
-            1 if cfg!(feature = "half-float") => Precision::HalfFloat,
-            _ => return Err(ConfigField::Precision),
-        };
-        let Some(layout) = Layout::from_code(byte(file, at::LAYOUT)) else {
-            return Err(ConfigField::Layout);
-        };
-        if !layout.suits(precision) {
-            return Err(ConfigField::Layout);
+    const fn decode(file: &Start) -> Result<Self, ConfigField> {
+        let mut i = 0;
+        while i < CODES.len() {
+            let (count, field) = CODES[i];
+            if byte(file, BLOCK_OFFSET + i) >= count {
+                return Err(field);
+            }
+            i += 1;
         }
+        let precision = match byte(file, at::PRECISION) {
+            1 if cfg!(feature = "half-float") => Precision::HalfFloat,
+            _ => Precision::FixedPoint,
+        };
+        let layout = match Layout::from_code(byte(file, at::LAYOUT)) {
+            Some(layout) if layout.suits(precision) => layout,
+            _ => return Err(ConfigField::Layout),
+        };
         let mut i = 0;
         while i < at::RESERVED.len() {
             if byte(file, at::RESERVED[i]) != 0 {
@@ -99,14 +104,7 @@ impl Header {
             }
             i += 1;
         }
-        let config = match decode_model(file) {
-            Ok(config) => config,
-            Err(field) => return Err(field),
-        };
-        match decode_text(file) {
-            Ok(text) => Ok(Self { precision, layout, config, text }),
-            Err(field) => Err(field),
-        }
+        Ok(Self { precision, layout, config: decode_model(file), text: decode_text(file) })
     }
 
     /// Writes the configuration block.
@@ -198,62 +196,37 @@ mod at {
     ];
 }
 
-const fn decode_model(file: &[u8]) -> Result<ModelConfig, ConfigField> {
-    let norm = match byte(file, at::NORM) {
-        0 => NormPlace::Pre,
-        1 => NormPlace::Post,
-        _ => return Err(ConfigField::Norm),
-    };
-    let final_norm = match byte(file, at::FINAL_NORM) {
-        0 => false,
-        1 => true,
-        _ => return Err(ConfigField::FinalNorm),
-    };
-    let positions = match byte(file, at::POSITIONS) {
-        0 => Positions::SinusoidalInterleaved,
-        1 => Positions::SinusoidalHalves,
-        2 => Positions::Learned,
-        _ => return Err(ConfigField::Positions),
-    };
-    let output = match byte(file, at::OUTPUT) {
-        0 => Output::Tied,
-        1 => Output::TiedBias,
-        2 => Output::Untied,
-        3 => Output::UntiedBias,
-        _ => return Err(ConfigField::Output),
-    };
-    let activation = match byte(file, at::ACTIVATION) {
-        0 => Activation::Relu,
-        1 => Activation::Gelu,
-        2 => Activation::GeluTanh,
-        3 => Activation::Silu,
-        _ => return Err(ConfigField::Activation),
-    };
-    let family = match byte(file, at::FAMILY) {
-        0 => Family::EncoderDecoder,
-        1 => Family::DecoderOnly,
-        2 => Family::Tagger,
-        3 => Family::Classifier,
-        _ => return Err(ConfigField::Family),
-    };
-    let shared_embedding = match byte(file, at::SHARED_EMBEDDING) {
-        0 => false,
-        1 => true,
-        _ => return Err(ConfigField::SharedEmbedding),
-    };
-    let scale_embedding = match byte(file, at::PLAIN_EMBEDDING) {
-        0 => true,
-        1 => false,
-        _ => return Err(ConfigField::ScaleEmbedding),
-    };
-    let source_frame = match byte(file, at::SOURCE_FRAME) {
-        0 => SourceFrame::End,
-        1 => SourceFrame::StartEnd,
-        2 => SourceFrame::Bare,
-        _ => return Err(ConfigField::SourceFrame),
-    };
-    Ok(ModelConfig {
-        family,
+/// The start of a file.
+type Start = [u8; BLOCK_OFFSET + BLOCK_LEN];
+
+/// How many values the bytes of the block have, in order.
+const CODES: [(u8, ConfigField); 15] = [
+    (if cfg!(feature = "half-float") { 2 } else { 1 }, ConfigField::Precision),
+    (Layout::ALL.len() as u8, ConfigField::Layout),
+    (4, ConfigField::Family),
+    (2, ConfigField::Norm),
+    (2, ConfigField::FinalNorm),
+    (3, ConfigField::Positions),
+    (4, ConfigField::Output),
+    (4, ConfigField::Activation),
+    (2, ConfigField::SourceSegmentation),
+    (2, ConfigField::TargetSegmentation),
+    (2, ConfigField::FoldCase),
+    (2, ConfigField::UnknownPolicy),
+    (2, ConfigField::SharedEmbedding),
+    (2, ConfigField::ScaleEmbedding),
+    (3, ConfigField::SourceFrame),
+];
+
+/// `file` has the values of [`CODES`].
+const fn decode_model(file: &Start) -> ModelConfig {
+    ModelConfig {
+        family: match byte(file, at::FAMILY) {
+            0 => Family::EncoderDecoder,
+            1 => Family::DecoderOnly,
+            2 => Family::Tagger,
+            _ => Family::Classifier,
+        },
         d_model: nth_word(file, 0),
         encoder: decode_stack(file, 1),
         decoder: decode_stack(file, 4),
@@ -261,14 +234,35 @@ const fn decode_model(file: &[u8]) -> Result<ModelConfig, ConfigField> {
         target_vocab: nth_word(file, 8),
         max_source_len: nth_word(file, 9),
         max_target_len: nth_word(file, 10),
-        norm,
-        final_norm,
-        positions,
-        output,
-        shared_embedding,
-        scale_embedding,
-        source_frame,
-        activation,
+        norm: match byte(file, at::NORM) {
+            0 => NormPlace::Pre,
+            _ => NormPlace::Post,
+        },
+        final_norm: byte(file, at::FINAL_NORM) != 0,
+        positions: match byte(file, at::POSITIONS) {
+            0 => Positions::SinusoidalInterleaved,
+            1 => Positions::SinusoidalHalves,
+            _ => Positions::Learned,
+        },
+        output: match byte(file, at::OUTPUT) {
+            0 => Output::Tied,
+            1 => Output::TiedBias,
+            2 => Output::Untied,
+            _ => Output::UntiedBias,
+        },
+        shared_embedding: byte(file, at::SHARED_EMBEDDING) != 0,
+        scale_embedding: byte(file, at::PLAIN_EMBEDDING) == 0,
+        source_frame: match byte(file, at::SOURCE_FRAME) {
+            0 => SourceFrame::End,
+            1 => SourceFrame::StartEnd,
+            _ => SourceFrame::Bare,
+        },
+        activation: match byte(file, at::ACTIVATION) {
+            0 => Activation::Relu,
+            1 => Activation::Gelu,
+            2 => Activation::GeluTanh,
+            _ => Activation::Silu,
+        },
         layer_norm_eps: f32::from_bits(
             word(file, at::EPS) as u32 | (word(file, at::EPS + 2) as u32) << 16,
         ),
@@ -278,10 +272,11 @@ const fn decode_model(file: &[u8]) -> Result<ModelConfig, ConfigField> {
             end: nth_word(file, 13),
             unknown: nth_word(file, 14),
         },
-    })
+    }
 }
 
-const fn decode_stack(file: &[u8], first: usize) -> StackConfig {
+#[inline(always)]
+const fn decode_stack(file: &Start, first: usize) -> StackConfig {
     StackConfig {
         n_layers: nth_word(file, first),
         n_heads: nth_word(file, first + 1),
@@ -289,43 +284,38 @@ const fn decode_stack(file: &[u8], first: usize) -> StackConfig {
     }
 }
 
-const fn decode_text(file: &[u8]) -> Result<TextConfig, ConfigField> {
-    let Some(source) = segmentation(byte(file, at::SOURCE_SEGMENTATION)) else {
-        return Err(ConfigField::SourceSegmentation);
-    };
-    let Some(target) = segmentation(byte(file, at::TARGET_SEGMENTATION)) else {
-        return Err(ConfigField::TargetSegmentation);
-    };
-    let fold_case = match byte(file, at::FOLD_CASE) {
-        0 => false,
-        1 => true,
-        _ => return Err(ConfigField::FoldCase),
-    };
-    let unknown = match byte(file, at::UNKNOWN_POLICY) {
-        0 => UnknownPolicy::Refuse,
-        1 => UnknownPolicy::Replace,
-        _ => return Err(ConfigField::UnknownPolicy),
-    };
-    Ok(TextConfig { source, target, fold_case, unknown })
-}
-
-const fn segmentation(code: u8) -> Option<Segmentation> {
-    match code {
-        0 => Some(Segmentation::Characters),
-        1 => Some(Segmentation::Symbols),
-        _ => None,
+/// As [`decode_model`].
+const fn decode_text(file: &Start) -> TextConfig {
+    TextConfig {
+        source: segmentation(byte(file, at::SOURCE_SEGMENTATION)),
+        target: segmentation(byte(file, at::TARGET_SEGMENTATION)),
+        fold_case: byte(file, at::FOLD_CASE) != 0,
+        unknown: match byte(file, at::UNKNOWN_POLICY) {
+            0 => UnknownPolicy::Refuse,
+            _ => UnknownPolicy::Replace,
+        },
     }
 }
 
-/// The byte at `offset`; 0 past the end, which `Header::read` has excluded.
-const fn byte(file: &[u8], offset: usize) -> u8 {
+const fn segmentation(code: u8) -> Segmentation {
+    match code {
+        0 => Segmentation::Characters,
+        _ => Segmentation::Symbols,
+    }
+}
+
+/// The byte at `offset`; 0 past the end, where there is none of interest.
+#[inline(always)]
+const fn byte(file: &Start, offset: usize) -> u8 {
     if offset < file.len() { file[offset] } else { 0 }
 }
 
-const fn word(file: &[u8], offset: usize) -> u16 {
+#[inline(always)]
+const fn word(file: &Start, offset: usize) -> u16 {
     u16::from_le_bytes([byte(file, offset), byte(file, offset + 1)])
 }
 
-const fn nth_word(file: &[u8], n: usize) -> u16 {
+#[inline(always)]
+const fn nth_word(file: &Start, n: usize) -> u16 {
     word(file, at::WORDS + 2 * n)
 }

@@ -155,9 +155,10 @@ impl<'a> Model<'a> {
     pub fn norm_i32(&self, slot: Slot) -> NormI32<'a> {
         let entry = self.entry(slot);
         let (eps, constants) = split(self.blob(entry), 8);
-        let (gamma, beta) = split(constants, 4 * usize::from(entry.cols));
+        let constants = cast(constants).split_at_checked(entry.cols.into());
+        let (gamma, beta) = constants.unwrap_or_default();
         let eps = eps.first_chunk().copied().unwrap_or_default();
-        NormI32 { eps: i64::from_le_bytes(eps), gamma: cast(gamma), beta: cast(beta) }
+        NormI32 { eps: i64::from_le_bytes(eps), gamma, beta }
     }
 
     /// An `f16` LayerNorm; empty where the model has none there.

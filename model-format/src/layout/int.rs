@@ -147,15 +147,8 @@ impl<'a> LinearInt<'a> {
             Packing::RowMajor => split(blob, align4(rows * cols).unwrap_or(0)),
             _ => (blob, &[][..]),
         };
-        let (bias, multipliers) = split(constants, rows * 4);
-        Self {
-            packing,
-            rows,
-            cols,
-            data: cast(weights),
-            bias: cast(bias),
-            multipliers: cast(multipliers),
-        }
+        let (bias, multipliers) = cast(constants).split_at_checked(rows).unwrap_or_default();
+        Self { packing, rows, cols, data: cast(weights), bias, multipliers }
     }
 
     /// Bytes of a block; of a row where there are no blocks.
