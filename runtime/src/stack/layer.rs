@@ -155,7 +155,9 @@ impl<'m> Layer<'_, 'm> {
         let mut scratch = AttentionScratch::carve(work, seen);
         for query in queries.chunks_exact_mut(d_model.max(1)) {
             heads.attend(query, (cache, seen), &mut scratch, |head, scratch| {
-                align.head(self.layer, head, scratch);
+                if attention == Attention::ToMemory {
+                    align.head(self.layer, head, scratch);
+                }
             });
         }
         let contexts = P::input(queries, [*len, d_model], work);
