@@ -55,16 +55,36 @@ pub use vocabulary::Vocabulary;
 #[cfg(feature = "std")]
 pub use write::{AlignedBytes, FileBuilder};
 
-/// `char::to_lowercase`, which trainer and device share where a file folds case.
-#[cfg(feature = "unicode-case")]
+/// `char::to_lowercase`, which trainer and device share where a file folds case; without feature
+/// `unicode-case` that of characters which become ASCII by it, and no table.
+///
+/// That is enough for a vocabulary of ASCII: what else there may be in a text is not in it anyway.
 pub fn fold_case(c: char) -> impl Iterator<Item = char> {
-    c.to_lowercase()
+    #[cfg(feature = "unicode-case")]
+    return c.to_lowercase();
+    #[cfg(not(feature = "unicode-case"))]
+    core::iter::once(fold_to_ascii(c))
 }
 
-/// What `char::to_lowercase` makes of the characters that become ASCII by it, without its table; others
-/// stay as they are. Enough for a vocabulary of ASCII, in which they are not anyway.
-#[cfg(not(feature = "unicode-case"))]
-pub fn fold_case(c: char) -> impl Iterator<Item = char> {
+/// The lower case of `c` where that is ASCII, else `c`.
+#[cfg(any(test, not(feature = "unicode-case")))]
+const fn fold_to_ascii(c: char) -> char {
     const KELVIN_SIGN: char = '\u{212A}';
-    core::iter::once(if c == KELVIN_SIGN { 'k' } else { c.to_ascii_lowercase() })
+    if c == KELVIN_SIGN { 'k' } else { c.to_ascii_lowercase() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folding_without_a_table_is_that_of_unicode_in_ascii() {
+        for c in '\0'..=char::MAX {
+            let folded = c.to_lowercase();
+            match folded.clone().all(|folded| folded.is_ascii()) {
+                true => assert!(folded.eq([fold_to_ascii(c)]), "{c:?}"),
+                false => assert_eq!(fold_to_ascii(c), c),
+            }
+        }
+    }
 }
