@@ -95,18 +95,18 @@ impl<'m> DecoderLayer<'_, 'm> {
         let (query, work) = query_and_work::<P>(work, x.len());
         let len = position.saturating_add(1);
         let mut scratch = AttentionScratch::carve(work, len);
-        attention.attend(query, (cache, len), &mut scratch, |_, _| ());
+        attention.attend(query, (cache, len), &mut scratch);
         attention.output(&P::input(query, [1, x.len()], work), x);
         after(self.place(), &norm, x);
     }
 
     /// Attention to `memory`.
     #[inline(never)]
-    pub fn attend_memory<P: Precision>(
+    pub fn attend_memory<P: Precision, A: Align<P>>(
         self,
         step: &mut Step<'_, P>,
         cross: &Cache<'_, P>,
-        align: &mut impl Align<P>,
+        align: &mut A,
     ) {
         let norm = self.norm::<P>(DecoderSlot::Norm2, DecoderActivation::Norm2);
         let projection = QueryProjection::<P>::new(self.model, &self.cross_attention());
@@ -117,7 +117,11 @@ impl<'m> DecoderLayer<'_, 'm> {
         projection.forward(&P::input(input, [1, x.len()], inputs), query);
         let mut scratch = AttentionScratch::carve(work, *source_len);
         let seen = |head, scratch: AttentionScratch<'_, P>| align.head(self.layer, head, scratch);
-        attention.attend(query, (cross, *source_len), &mut scratch, seen);
+        let cross = (cross, *source_len);
+        match A::SEES {
+            true => attention.attend_seen(query, cross, &mut scratch, seen),
+            false => attention.attend(query, cross, &mut scratch),
+        }
         attention.output(&P::input(query, [1, x.len()], work), x);
         after(self.place(), &norm, x);
     }

@@ -146,7 +146,7 @@ impl<'m> EncoderLayer<'_, 'm> {
             let contexts = rows_mut(queries, &chunk, d_model);
             let mut scratch = AttentionScratch::carve(work, len);
             for query in contexts.chunks_exact_mut(d_model.max(1)) {
-                attention.attend(query, (&cache, len), &mut scratch, |_, _| ());
+                attention.attend(query, (&cache, len), &mut scratch);
             }
             let x = rows_mut(stream, &chunk, d_model);
             attention.output(&P::input(contexts, [tokens_of(&chunk), d_model], work), x);

@@ -209,6 +209,19 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     fn layer_norm_in_place(norm: &Self::Norm<'_>, range: Self::Range, x: &mut [Self::Activation]);
     /// The weights of the head that attended last, in Q15, written over its scores: `[len]`.
     fn weights(scratch: AttentionScratch<'_, Self>) -> &[u16];
+    /// All heads in one go, as [`attend`](Self::attend) does one after the other, where nobody looks at
+    /// their probabilities: `x` is `[d_model]`, and `cache` has all columns. `false`, and nothing done, where
+    /// that is not possible.
+    #[inline(always)]
+    fn attend_all(
+        _heads: &Self::Heads<'_>,
+        _d_k: usize,
+        _x: &mut [Self::Activation],
+        _cache: HeadCache<'_, Self::Cached>,
+        _range: Self::Range,
+    ) -> bool {
+        false
+    }
     /// One head: `x = softmax(keys x / sqrt(d_k)) values`, the query before and the context after
     /// (Vaswani et al. 2017, eq. 1): the query is dead once its scores are made.
     ///

@@ -376,6 +376,25 @@ impl Precision for FixedPoint {
         weights
     }
 
+    #[inline(always)]
+    fn attend_all(
+        heads: &&[[i32; 2]],
+        d_k: usize,
+        x: &mut [i16],
+        cache: HeadCache<'_, i8>,
+        range: Range,
+    ) -> bool {
+        // A profile has scores, softmax and context apart.
+        let is_done = !COUNTS_SATURATIONS
+            && !cfg!(feature = "profile")
+            && kernels::try_attend(cache, (heads, d_k), range.bounds(), x);
+        #[cfg(feature = "mac-counts")]
+        if is_done {
+            crate::macs::count(2 * cache.keys.rows, x.len());
+        }
+        is_done
+    }
+
     fn attend(
         heads: &&[[i32; 2]],
         head: usize,
