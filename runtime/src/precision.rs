@@ -188,12 +188,12 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
         out: &mut [Self::Cached],
         room: &mut [Self::Activation],
     );
-    /// `sink(row, W x + b)` as logits of one token, for these rows, ascending.
+    /// `sink(row, W x + b)` as logits of one token, for these rows, ascending: some from `row` on.
     fn project_logits(
         linear: &Self::Linear<'_>,
         rows: Range<usize>,
         input: &Self::Input<'_>,
-        sink: impl FnMut(usize, Self::Logit),
+        sink: impl FnMut(usize, &[Self::Logit]),
     );
     /// `out = mean(rows)` column by column; `out` is `[d_model]`, `rows` `[len, d_model]` and not
     /// empty.

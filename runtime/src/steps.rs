@@ -9,7 +9,7 @@ use crate::beam_cache::SearchBuffers;
 use crate::budget::{Budget, Costs, Cursor, OUTPUT_ROWS};
 use crate::choice::{Choice, Chosen, Context};
 use crate::decoder::{Decoder, OutputInput, Place, project_logits, remember_memory};
-use crate::encoder::{self, Shape, encode};
+use crate::encoder::{self, CopyFrom, Shape, encode};
 use crate::generation::{Generation, Poll, StopReason, label_count};
 use crate::plan::Plan;
 use crate::precision::Precision;
@@ -238,13 +238,13 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
         cursor.advance(budget, units, |range| {
             let range = range.start.saturating_mul(OUTPUT_ROWS)
                 ..range.end.saturating_mul(OUTPUT_ROWS).min(rows);
-            project_logits::<P>(model, (hidden, inputs), range, |id, logit| {
-                observe(id, logit);
-                choice.push(id, logit);
-                if C::NEEDS_BUFFERS
-                    && let Some(to) = logits.get_mut(usize::from(id))
-                {
-                    *to = logit;
+            project_logits::<P>(model, (hidden, inputs), range, |first, now| {
+                for (id, &logit) in (first..).zip(now) {
+                    observe(id, logit);
+                }
+                choice.push(first, now);
+                if C::NEEDS_BUFFERS {
+                    logits.get_mut(usize::from(first)..).unwrap_or_default().copy_from(now);
                 }
             });
         })

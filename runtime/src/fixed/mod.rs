@@ -331,9 +331,11 @@ impl Precision for FixedPoint {
         linear: &LinearInt<'_>,
         rows: ops::Range<usize>,
         input: &Input<'_>,
-        sink: impl FnMut(usize, i32),
+        mut sink: impl FnMut(usize, &[i32]),
     ) {
-        linear::for_each_row(linear, rows, input, sink);
+        // So that no kernel multiplies rows of its block that nobody wants.
+        let linear = &LinearInt { rows: linear.rows.min(rows.end), ..*linear };
+        linear::for_each_block(linear, rows, input, |_, first, outputs| sink(first, outputs));
     }
 
     fn mean(rows: &[i16], out: &mut [i16]) {
