@@ -19,6 +19,9 @@ pub struct CrossAttention<'w> {
 
 /// What is shown of cross-attention.
 pub(crate) trait Align<P: Precision> {
+    /// Whether anything is.
+    const SEES: bool;
+
     fn head(&mut self, layer: u16, head: usize, scratch: AttentionScratch<'_, P>);
 }
 
@@ -26,6 +29,8 @@ pub(crate) trait Align<P: Precision> {
 pub(crate) struct Unaligned;
 
 impl<P: Precision> Align<P> for Unaligned {
+    const SEES: bool = false;
+
     fn head(&mut self, _: u16, _: usize, _: AttentionScratch<'_, P>) {}
 }
 
@@ -33,6 +38,8 @@ impl<P: Precision> Align<P> for Unaligned {
 pub(crate) struct Aligned<F>(pub F);
 
 impl<P: Precision, F: FnMut(CrossAttention<'_>)> Align<P> for Aligned<F> {
+    const SEES: bool = true;
+
     fn head(&mut self, layer: u16, head: usize, scratch: AttentionScratch<'_, P>) {
         (self.0)(CrossAttention { layer, head: head as u16, weights: P::weights(scratch) });
     }

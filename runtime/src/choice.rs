@@ -66,9 +66,9 @@ pub trait Choice<P: Precision>: sealed::Sealed {
     #[doc(hidden)]
     fn begin(&mut self, _model: &Model<'_>) {}
 
-    /// Takes the next logit, ids ascending.
+    /// Takes the next logits, those of the ids from `first` on.
     #[doc(hidden)]
-    fn push(&mut self, _id: TokenId, _logit: P::Logit) {}
+    fn push(&mut self, _first: TokenId, _logits: &[P::Logit]) {}
 
     /// After the logits of a step.
     #[doc(hidden)]
@@ -94,8 +94,15 @@ impl<P: Precision> Choice<P> for Greedy<P::Logit> {
         *self = greedy(model.config());
     }
 
-    fn push(&mut self, id: TokenId, logit: P::Logit) {
-        Greedy::push(self, id, logit);
+    #[inline(always)]
+    fn push(&mut self, first: TokenId, logits: &[P::Logit]) {
+        // Vectors tell sooner that none of them is the best.
+        if cfg!(kiloformer_x86) && self.is_above(logits) {
+            return;
+        }
+        for (id, &logit) in (first..).zip(logits) {
+            Greedy::push(self, id, logit);
+        }
     }
 
     fn choose(&mut self, _: Context<'_, '_, P>) -> Chosen {
@@ -163,9 +170,11 @@ impl<P: Precision> Choice<P> for Scored<P::Logit> {
         self.frac_bits = logit_bits(model);
     }
 
-    fn push(&mut self, id: TokenId, logit: P::Logit) {
-        self.greedy.push(id, logit);
-        self.sum.push(logit, self.frac_bits);
+    fn push(&mut self, first: TokenId, logits: &[P::Logit]) {
+        for (id, &logit) in (first..).zip(logits) {
+            self.greedy.push(id, logit);
+            self.sum.push(logit, self.frac_bits);
+        }
     }
 
     fn choose(&mut self, _: Context<'_, '_, P>) -> Chosen {

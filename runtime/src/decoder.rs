@@ -92,13 +92,13 @@ impl<'a, P: Precision> Decoder<'a, P> {
     }
 }
 
-/// Pushes the logits of these rows of the output into `sink`, ids ascending.
+/// Pushes the logits of these rows of the output into `sink`, ids ascending, some from an id on.
 #[inline(never)]
 pub(crate) fn project_logits<P: Precision>(
     model: &Model<'_>,
     (hidden, inputs): (&[P::Activation], &mut [u8]),
     rows: Range<usize>,
-    mut sink: impl FnMut(u16, P::Logit),
+    mut sink: impl FnMut(u16, &[P::Logit]),
 ) {
     let slot = match model.config().output.is_tied() {
         true => Slot::TargetEmbedding,
@@ -107,6 +107,6 @@ pub(crate) fn project_logits<P: Precision>(
     let input = P::input(hidden, [1, model.config().d_model.into()], inputs);
     let linear = P::linear(model, slot);
     profile::run(Operator::Logits, || {
-        P::project_logits(&linear, rows, &input, |row, logit| sink(row as u16, logit));
+        P::project_logits(&linear, rows, &input, |row, logits| sink(row as u16, logits));
     });
 }

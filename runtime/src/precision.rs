@@ -188,12 +188,12 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
         out: &mut [Self::Cached],
         room: &mut [Self::Activation],
     );
-    /// `sink(row, W x + b)` as logits of one token, for these rows, ascending.
+    /// `sink(row, W x + b)` as logits of one token, for these rows, ascending: some from `row` on.
     fn project_logits(
         linear: &Self::Linear<'_>,
         rows: Range<usize>,
         input: &Self::Input<'_>,
-        sink: impl FnMut(usize, Self::Logit),
+        sink: impl FnMut(usize, &[Self::Logit]),
     );
     /// `out = mean(rows)` column by column; `out` is `[d_model]`, `rows` `[len, d_model]` and not
     /// empty.
@@ -202,6 +202,19 @@ pub trait Precision: sealed::Sealed + Copy + 'static {
     fn layer_norm(norm: &Self::Norm<'_>, range: Self::Range, x: &mut [Self::Activation]);
     /// The weights of the head that attended last, in Q15, written over its scores: `[len]`.
     fn weights(scratch: AttentionScratch<'_, Self>) -> &[u16];
+    /// All heads in one go, as [`attend`](Self::attend) does one after the other, where nobody looks at
+    /// their probabilities: `x` is `[d_model]`, and `cache` has all columns. `false`, and nothing done, where
+    /// that is not possible.
+    #[inline(always)]
+    fn attend_all(
+        _heads: &Self::Heads<'_>,
+        _d_k: usize,
+        _x: &mut [Self::Activation],
+        _cache: HeadCache<'_, Self::Cached>,
+        _range: Self::Range,
+    ) -> bool {
+        false
+    }
     /// One head: `x = softmax(keys x / sqrt(d_k)) values`, the query before and the context after
     /// (Vaswani et al. 2017, eq. 1): the query is dead once its scores are made.
     ///

@@ -14,6 +14,7 @@ use crate::generation::{Generation, Poll, StopReason, label_count};
 use crate::plan::Plan;
 use crate::precision::Precision;
 use crate::profile::{self, Side};
+use crate::rows::CopyFrom;
 use crate::session::Session;
 use crate::stack::{Run, Task};
 use crate::tokenizer::TokenId;
@@ -234,13 +235,13 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
         cursor.advance(budget, units, |range| {
             let range = range.start.wrapping_mul(OUTPUT_ROWS)
                 ..range.end.wrapping_mul(OUTPUT_ROWS).min(rows);
-            project_logits::<P>(model, (hidden, inputs), range, |id, logit| {
-                observe(id, logit);
-                choice.push(id, logit);
-                if C::NEEDS_BUFFERS
-                    && let Some(to) = logits.get_mut(usize::from(id))
-                {
-                    *to = logit;
+            project_logits::<P>(model, (hidden, inputs), range, |first, now| {
+                for (id, &logit) in (first..).zip(now) {
+                    observe(id, logit);
+                }
+                choice.push(first, now);
+                if C::NEEDS_BUFFERS {
+                    logits.get_mut(usize::from(first)..).unwrap_or_default().copy_from(now);
                 }
             });
         })

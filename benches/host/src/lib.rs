@@ -108,7 +108,9 @@ pub fn source(config: &ModelConfig) -> Vec<TokenId> {
 mod tests {
     use super::*;
     use model_format::Model;
-    use runtime::{FixedPoint, GenerateOptions, HalfFloat, Session, StopReason, TypedModel};
+    use runtime::{
+        FixedPoint, GenerateOptions, HalfFloat, LogitsHash, Session, StopReason, TypedModel,
+    };
 
     fn says_all<P: runtime::Precision>(model: Model<'_>) {
         let model = TypedModel::<P>::new(model).unwrap();
@@ -119,6 +121,38 @@ mod tests {
         let count = session.generate(&source, &GenerateOptions::default()).unwrap().count();
         assert_eq!(count, usize::from(LEN));
         assert_eq!(session.last_stop(), Some(StopReason::LengthLimit));
+    }
+
+    /// A hash of the logits of all steps.
+    fn logits<P: runtime::Precision>(file: &AlignedBytes) -> u64 {
+        let model = TypedModel::<P>::from_bytes(file).unwrap();
+        let mut arena = AlignedBytes::filled(0, model.plan().total);
+        let mut session = Session::new(&model, &mut arena).unwrap();
+        let source = source(model.model().config());
+        let mut answer = session.generate(&source, &GenerateOptions::default()).unwrap();
+        let mut hash = LogitsHash::default();
+        while answer.next_observed(|_, logit| hash.push(logit)).is_some() {}
+        hash.value()
+    }
+
+    /// No feature that counts is on here, which would keep the fastest kernels from running (alone, that
+    /// is, not with `--workspace`).
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn every_set_of_instructions_gives_the_same_logits() {
+        use runtime::kernels::x86::{Isa, force};
+        for (size, numbers) in
+            [Size::S, Size::M].into_iter().flat_map(|size| Numbers::ALL.map(|n| (size, n)))
+        {
+            let file = size.model(numbers);
+            let hashes = Isa::ALL.into_iter().filter(|&isa| force(isa)).map(|_| match numbers {
+                Numbers::HalfFloat => logits::<HalfFloat>(&file),
+                _ => logits::<FixedPoint>(&file),
+            });
+            let mut hashes: Vec<u64> = hashes.collect();
+            hashes.dedup();
+            assert_eq!(hashes.len(), 1, "{size:?} {numbers:?}");
+        }
     }
 
     #[test]

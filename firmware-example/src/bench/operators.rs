@@ -124,9 +124,11 @@ fn logits<S: Read + Write>(
     let mut largest = (0, i32::MIN);
     let cost = cost(linear.rows * linear.cols, &mut || {
         let input = Input::new(inputs, [1, linear.cols], scratch);
-        FixedPoint::project_logits(&linear, 0..linear.rows, &input, |row, logit| {
-            if logit > largest.1 {
-                largest = (row, logit);
+        FixedPoint::project_logits(&linear, 0..linear.rows, &input, |first, logits| {
+            for (row, &logit) in (first..).zip(logits) {
+                if logit > largest.1 {
+                    largest = (row, logit);
+                }
             }
         });
     });

@@ -37,20 +37,3 @@ pub fn for_each_block(
         first = first.saturating_add(ROWS);
     }
 }
-
-/// `each(row, output)` of one token for these rows, ascending.
-#[inline(always)]
-pub fn for_each_row(
-    linear: &LinearInt<'_>,
-    rows: Range<usize>,
-    input: &Input<'_>,
-    mut each: impl FnMut(usize, i32),
-) {
-    // So that no kernel multiplies rows of its block that nobody wants.
-    let linear = &LinearInt { rows: linear.rows.min(rows.end), ..*linear };
-    for_each_block(linear, rows, input, |_, first, outputs| {
-        for (row, &output) in (first..).zip(outputs) {
-            each(row, output);
-        }
-    });
-}

@@ -331,9 +331,11 @@ impl Precision for FixedPoint {
         linear: &LinearInt<'_>,
         rows: ops::Range<usize>,
         input: &Input<'_>,
-        sink: impl FnMut(usize, i32),
+        mut sink: impl FnMut(usize, &[i32]),
     ) {
-        linear::for_each_row(linear, rows, input, sink);
+        // So that no kernel multiplies rows of its block that nobody wants.
+        let linear = &LinearInt { rows: linear.rows.min(rows.end), ..*linear };
+        linear::for_each_block(linear, rows, input, |_, first, outputs| sink(first, outputs));
     }
 
     fn mean(rows: &[i16], out: &mut [i16]) {
@@ -369,6 +371,25 @@ impl Precision for FixedPoint {
         let (probabilities, weights) = scratch.into_weights();
         softmax::weights(probabilities, weights);
         weights
+    }
+
+    #[inline(always)]
+    fn attend_all(
+        heads: &&[[i32; 2]],
+        d_k: usize,
+        x: &mut [i16],
+        cache: HeadCache<'_, i8>,
+        range: Range,
+    ) -> bool {
+        // A profile has scores, softmax and context apart.
+        let is_done = !COUNTS_SATURATIONS
+            && !cfg!(feature = "profile")
+            && kernels::try_attend(cache, (heads, d_k), range.bounds(), x);
+        #[cfg(feature = "mac-counts")]
+        if is_done {
+            crate::macs::count(2 * cache.keys.rows, x.len());
+        }
+        is_done
     }
 
     fn attend(

@@ -21,21 +21,6 @@ pub fn for_each_block(
     float::for_each_block(linear, rows, (input.x, [input.tokens, input.cols]), each);
 }
 
-/// `each(token, row, W[row] x + bias)` for these rows; within a token ascending.
-#[inline(always)]
-pub fn for_each_row(
-    linear: &LinearF16<'_>,
-    rows: Range<usize>,
-    input: &Input<'_>,
-    mut each: impl FnMut(usize, usize, f32),
-) {
-    for_each_block(linear, rows, input, |token, first, sums| {
-        for (row, &sum) in (first..).zip(sums) {
-            each(token, row, sum);
-        }
-    });
-}
-
 /// `out[token, row] = epilogue(out[token, row], W[row] x + bias)`.
 #[inline(always)]
 pub fn write(

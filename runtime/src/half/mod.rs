@@ -15,7 +15,7 @@ use model_format::{Model, NormF16};
 
 use crate::kernels::float::{TOKENS, widen};
 use crate::precision::{AttentionScratch, HeadCache, Position, Precision};
-use linear::{for_each_row, multiply_rows, weigh_rows, write};
+use linear::{for_each_block, multiply_rows, weigh_rows, write};
 use math::{activate, exp, sqrt};
 
 /// Floating-point arithmetic for cores with an FPU.
@@ -154,9 +154,9 @@ impl Precision for HalfFloat {
         linear: &LinearF16<'_>,
         rows: Range<usize>,
         input: &Input<'_>,
-        mut sink: impl FnMut(usize, f32),
+        mut sink: impl FnMut(usize, &[f32]),
     ) {
-        for_each_row(linear, rows, input, |_, row, logit| sink(row, logit));
+        for_each_block(linear, rows, input, |_, first, logits| sink(first, logits));
     }
 
     fn mean(rows: &[f32], out: &mut [f32]) {

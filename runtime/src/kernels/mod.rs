@@ -20,6 +20,7 @@
 //! | item | what it is |
 //! | --- | --- |
 //! | `scores(keys, query, scores)` | the products of attention's keys with the query |
+//! | `try_attend(cache, (heads, d_k), bounds, x)` | scores, softmax and context of all heads in one go; `false` where it cannot |
 //! | `try_context(values, probabilities, multiplier, bounds, context)` | the values' weighted sum; `false` where it cannot |
 //! | `exp2_all(scores, multiplier, probabilities)` | the powers of softmax, and their sum |
 //! | `moments(x)` | sum and sum of squares, for LayerNorm |
@@ -121,11 +122,11 @@ pub use vectors::try_context;
 #[cfg(not(any(kiloformer_dsp, kiloformer_x86)))]
 pub use vectors::{exp2_all, moments, scores};
 #[cfg(not(kiloformer_x86))]
-pub use vectors::{try_blocks, wide};
+pub use vectors::{try_attend, try_blocks, wide};
 #[cfg(kiloformer_dsp)]
 pub use vectors_dsp::{exp2_all, moments, scores, try_context};
 #[cfg(kiloformer_x86)]
-pub use x86::{exp2_all, moments, scores, try_blocks, try_context, wide};
+pub use x86::{exp2_all, moments, scores, try_attend, try_blocks, try_context, wide};
 
 /// The one layout of integer matrices that a build without feature `layouts` reads; `None` where it reads
 /// all of them all the same.

@@ -7,7 +7,7 @@ use model_format::numeric::rescale;
 
 use super::{DOTS, Input, dot, dot4, try_dots};
 pub use crate::fixed::softmax::exp2_all;
-use crate::precision::Rows;
+use crate::precision::{HeadCache, Rows};
 
 /// `scores[t] = keys[t] query` over all columns of the keys, exact.
 #[inline(never)]
@@ -39,6 +39,17 @@ fn next_sums(keys: &Rows<'_, i8>, query: &[i16], left: usize, sums: &mut [i32; D
     };
     *four = dot4([keys.row(0), keys.row(1), keys.row(2), keys.row(3)], query);
     4
+}
+
+/// Not in one go.
+#[inline(always)]
+pub fn try_attend(
+    _: HeadCache<'_, i8>,
+    _: (&[[i32; 2]], usize),
+    _: [i32; 2],
+    _: &mut [i16],
+) -> bool {
+    false
 }
 
 /// Not in one go.

@@ -109,8 +109,24 @@ impl<'m, P: Precision> MultiHead<'m, P> {
     }
 
     /// `x = concat(heads)` over the first `len` positions of `cache`, where `x` is the query before and
-    /// the context after, `[d_model]`; each head's scratch is shown to `seen` once it has attended.
+    /// the context after, `[d_model]`.
     pub fn attend(
+        &self,
+        x: &mut [P::Activation],
+        (cache, len): (&KvCache<'_, P::Cached>, usize),
+        scratch: &mut AttentionScratch<'_, P>,
+    ) {
+        let HeadShape { n_heads, d_k } = self.shape;
+        let d_model = n_heads.wrapping_mul(d_k);
+        let rows = |data| Rows { data, stride: d_model, rows: len, cols: d_model };
+        let all = HeadCache { keys: rows(&*cache.keys), values: rows(&*cache.values) };
+        if !P::attend_all(&self.heads, d_k, x, all, self.context_range) {
+            self.attend_seen(x, (cache, len), scratch, |_, _| ());
+        }
+    }
+
+    /// As [`attend`](Self::attend); each head's scratch is shown to `seen` once it has attended.
+    pub fn attend_seen(
         &self,
         x: &mut [P::Activation],
         (cache, len): (&KvCache<'_, P::Cached>, usize),

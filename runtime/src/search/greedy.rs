@@ -35,6 +35,18 @@ impl<L: Logit> Greedy<L> {
         }
     }
 
+    /// Whether none of these is the best so far; `false` where that is not known at once.
+    #[inline(always)]
+    pub(crate) fn is_above(&self, logits: &[L]) -> bool {
+        const LANES: usize = 16;
+        match (self.best, <&[L; LANES]>::try_from(logits)) {
+            (Some((_, best)), Ok(logits)) => {
+                !logits.iter().fold(false, |any, &logit| any | (logit > best))
+            }
+            _ => false,
+        }
+    }
+
     /// The token and its logit; `None` where every id is excluded.
     pub(crate) fn finish(&self) -> Option<(TokenId, L)> {
         self.best

@@ -139,12 +139,12 @@ impl<'m> Layer<'_, 'm> {
 
     /// Attention of these tokens' queries to the first `seen` positions of `cache`.
     #[inline(never)]
-    pub fn attend<P: Precision>(
+    pub fn attend<P: Precision, A: Align<P>>(
         self,
         attention: Attention,
         tokens: &mut Tokens<'_, P>,
         (cache, seen): (&Cache<'_, P>, usize),
-        align: &mut impl Align<P>,
+        align: &mut A,
     ) {
         let slots = self.attention(attention);
         let d_model = self.d_model();
@@ -154,11 +154,14 @@ impl<'m> Layer<'_, 'm> {
         let Tokens { len, x, queries, work, .. } = tokens;
         let mut scratch = AttentionScratch::carve(work, seen);
         for query in queries.chunks_exact_mut(d_model.max(1)) {
-            heads.attend(query, (cache, seen), &mut scratch, |head, scratch| {
-                if attention == Attention::ToMemory {
+            let cache = (cache, seen);
+            if A::SEES && attention == Attention::ToMemory {
+                heads.attend_seen(query, cache, &mut scratch, |head, scratch| {
                     align.head(self.layer, head, scratch);
-                }
-            });
+                });
+            } else {
+                heads.attend(query, cache, &mut scratch);
+            }
         }
         let contexts = P::input(queries, [*len, d_model], work);
         project_output::<P>(self.model, &slots, &contexts, x);

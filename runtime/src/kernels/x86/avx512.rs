@@ -13,7 +13,7 @@ use crate::kernels::Input;
 /// Tiles that are unpacked at a time: 16 KiB, which stay in the first cache.
 const PANEL_TILES: usize = 128;
 /// Weights that do not stay in the first cache.
-const LARGE: usize = 1 << 15;
+pub const LARGE: usize = 1 << 15;
 /// Columns 0 and 1, and columns 2 and 3, of sixteen rows.
 pub type PanelTile = [__m512i; 2];
 
@@ -30,8 +30,10 @@ pub unsafe fn block(
 ) {
     // SAFETY: the caller's; `out` is sixteen numbers for every token.
     unsafe {
+        let mask = first_lanes(matrix.count(first));
         for_each(matrix, first..first + 1, input, |token, _, values| {
             if let Some(out) = out.get_mut(token) {
+                let values = _mm512_maskz_mov_epi32(mask, values);
                 _mm512_storeu_si512(out.as_mut_ptr().cast(), values);
             }
         });
@@ -153,7 +155,8 @@ pub fn rescale(values: __m512i, multipliers: __m512i) -> __m512i {
     let odd_multipliers = _mm512_srli_epi64::<32>(multipliers);
     let even = _mm512_add_epi64(_mm512_mul_epi32(values, multipliers), half);
     let odd = _mm512_add_epi64(_mm512_mul_epi32(odd_values, odd_multipliers), half);
-    _mm512_mask_mov_epi32(_mm512_srli_epi64::<32>(even), 0xAAAA, odd)
+    // The upper halves of the even ones, over the lower halves of the odd ones.
+    _mm512_mask_shuffle_epi32::<0xF5>(odd, 0x5555, even)
 }
 
 /// Biases and multipliers of the rows from `first` on; zeros past the last.
@@ -294,12 +297,19 @@ pub unsafe fn dots(starts: [*const i8; ROWS], x: *const i16, cols: usize, ahead:
 fn sum_rows(rows: &[__m512i; ROWS]) -> __m512i {
     let (quads, _) = rows.as_chunks::<4>();
     let mut sums = [_mm512_setzero_si512(); 4];
-    for (sum, &[a, b, c, d]) in sums.iter_mut().zip(quads) {
-        let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-        let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-        *sum = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    for (sum, &quad) in sums.iter_mut().zip(quads) {
+        *sum = sum_quads(quad);
     }
     sum_lanes(sums)
+}
+
+/// The sums of the lanes of every quarter of four registers, one after the other.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub fn sum_quads([a, b, c, d]: [__m512i; 4]) -> __m512i {
+    let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
 }
 
 /// The sum of the four quarters of every register, one after the other.

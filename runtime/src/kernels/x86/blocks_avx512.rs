@@ -8,8 +8,8 @@ use core::arch::x86_64::*;
 use core::ops::Range;
 
 use super::ROWS;
-use super::avx512::{constants, first_lanes, rescale, sum_lanes};
-use super::matrix::Matrix;
+use super::avx512::{LARGE, first_lanes, rescale, sum_lanes};
+use super::matrix::{CONSTANTS_LEN, Matrix};
 use crate::kernels::Input;
 
 /// Columns that a register takes.
@@ -18,7 +18,7 @@ const COLS: usize = 16;
 const CUT_LEN: usize = 4 * COLS;
 
 /// The first number whose high byte would be 128.
-const TOO_LARGE: i16 = 0x7F80;
+pub const TOO_LARGE: i16 = 0x7F80;
 
 /// Writes high and low bytes of `x`, every four columns four times, and zeros up to whole registers;
 /// answers the sum of `x`. `None` where a number cannot be cut or `to` is too short.
@@ -53,7 +53,7 @@ pub unsafe fn cut(x: &[i16], to: &mut [i16]) -> Option<i32> {
     is_small.then(|| _mm512_reduce_add_epi32(_mm512_zextsi256_si512(sum)))
 }
 
-/// `each(row, outputs)` for sixteen rows at a time.
+/// `each(row, outputs)` for sixteen rows at a time; what rows past the last give is of no use.
 ///
 /// # Safety
 /// The processor must have the instructions; the matrix has blocks of rows of `i8`, paired where `PAIRED`,
@@ -66,47 +66,76 @@ pub unsafe fn for_each<const PAIRED: bool>(
     input: &Input<'_>,
     mut each: impl FnMut(usize, __m512i),
 ) {
-    let bias = _mm512_set1_epi32(input.ready.sum.wrapping_mul(128));
+    let excess = _mm512_set1_epi32(input.ready.sum.wrapping_mul(-128));
     let cut = input.ready.x.as_ptr();
-    // SAFETY: the caller's; a cut input has whole registers for all columns.
-    unsafe {
-        let mut finish = |first: usize, sums: __m512i| {
-            let [own, multipliers] = constants(matrix, first);
-            let sums = _mm512_add_epi32(sums, _mm512_sub_epi32(own, bias));
-            each(first, rescale(sums, multipliers));
-        };
-        if matrix.cols() == 4 * COLS {
-            // All of the input stays in registers.
-            let x: [[__m512i; 2]; 4] = core::array::from_fn(|step| load(cut, step));
-            for first in range.step_by(ROWS) {
-                let starts = matrix.block_starts(first);
-                let mut sums = Sums::<PAIRED>::new();
-                for (step, x) in x.into_iter().enumerate() {
-                    sums.add(starts.map(|at| _mm512_loadu_si512(at.add(64 * step).cast())), x);
-                }
-                finish(first, sums.total());
-            }
-            return;
-        }
-        for first in range.step_by(ROWS) {
-            finish(first, any::<PAIRED>(matrix, first, cut));
+    let block_len = matrix.block_len();
+    let is_large = matrix.rows() * matrix.cols() > LARGE;
+    for first in range.step_by(ROWS) {
+        let starts = matrix.block_starts(first);
+        // SAFETY: the caller's; a cut input has whole registers for all columns.
+        unsafe {
+            let sums = if matrix.cols() == 4 * COLS {
+                sums_of_64::<PAIRED>(starts, cut)
+            } else if is_large {
+                sums::<PAIRED, true>(starts, block_len, cut)
+            } else {
+                sums::<PAIRED, false>(starts, block_len, cut)
+            };
+            let ends = starts.map(|start| start.add(block_len - CONSTANTS_LEN / 2));
+            each(first, rescale(_mm512_add_epi32(sums, excess), quarters(ends)));
         }
     }
 }
 
-/// Sixteen rows of any number of columns.
+/// One quarter each.
+///
+/// # Safety
+/// Sixteen bytes of each can be read.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub unsafe fn quarters([a, b, c, d]: [*const i8; 4]) -> __m512i {
+    // SAFETY: the caller's: sixteen bytes each.
+    unsafe {
+        let [a, b, c, d] = [a, b, c, d].map(|at| _mm_loadu_si128(at.cast()));
+        let ab = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(a), b);
+        _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(ab, c), d)
+    }
+}
+
+/// Sixteen rows of 64 columns: biases and products.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn any<const PAIRED: bool>(matrix: &Matrix<'_>, first: usize, cut: *const i16) -> __m512i {
-    let starts = matrix.block_starts(first);
-    let len = matrix.weights_len();
-    let mut sums = Sums::<PAIRED>::new();
+unsafe fn sums_of_64<const PAIRED: bool>(starts: [*const i8; 4], cut: *const i16) -> __m512i {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sums = Sums::<PAIRED>::of_biases(starts.map(|start| start.add(16 * COLS)));
+        for step in 0..4 {
+            let weights = starts.map(|start| _mm512_loadu_si512(start.add(64 * step).cast()));
+            sums.add(weights, load(cut, step));
+        }
+        sums.total()
+    }
+}
+
+/// Sixteen rows of any number of columns; the next ones are fetched where they are not likely to be in
+/// the cache already.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn sums<const PAIRED: bool, const FETCH: bool>(
+    starts: [*const i8; 4],
+    block_len: usize,
+    cut: *const i16,
+) -> __m512i {
+    let len = block_len - CONSTANTS_LEN;
     // SAFETY: every block has `len` bytes of weights; the mask leaves out what is past them.
     unsafe {
+        let mut sums = Sums::<PAIRED>::of_biases(starts.map(|start| start.add(len)));
         for step in 0..len / 64 {
             let weights = starts.map(|start| {
                 let at = start.add(64 * step);
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(4 * len));
+                if FETCH {
+                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(4 * block_len));
+                }
                 _mm512_loadu_si512(at.cast())
             });
             sums.add(weights, load(cut, step));
@@ -117,8 +146,8 @@ unsafe fn any<const PAIRED: bool>(matrix: &Matrix<'_>, first: usize, cut: *const
             let weights = starts.map(|at| _mm512_maskz_loadu_epi32(mask, at.add(64 * last).cast()));
             sums.add(weights, load(cut, last));
         }
+        sums.total()
     }
-    sums.total()
 }
 
 /// High and low bytes of the columns of a step.
@@ -139,10 +168,13 @@ struct Sums<const PAIRED: bool> {
 }
 
 impl<const PAIRED: bool> Sums<PAIRED> {
+    /// The biases, four of each block.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn new() -> Self {
-        Self { high: [_mm512_setzero_si512(); 4], low: [_mm512_setzero_si512(); 4] }
+    unsafe fn of_biases(biases: [*const i8; 4]) -> Self {
+        // SAFETY: the caller's.
+        let low = biases.map(|at| unsafe { _mm512_zextsi128_si512(_mm_loadu_si128(at.cast())) });
+        Self { high: [_mm512_setzero_si512(); 4], low }
     }
 
     /// Adds four tiles of each block.
@@ -167,7 +199,13 @@ impl<const PAIRED: bool> Sums<PAIRED> {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn total(self) -> __m512i {
-        let (high, low) = (sum_lanes(self.high), sum_lanes(self.low));
-        _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low)
+        let [h0, h1, h2, h3] = self.high.map(|sum| _mm512_slli_epi32::<8>(sum));
+        let [l0, l1, l2, l3] = self.low;
+        sum_lanes([
+            _mm512_add_epi32(h0, l0),
+            _mm512_add_epi32(h1, l1),
+            _mm512_add_epi32(h2, l2),
+            _mm512_add_epi32(h3, l3),
+        ])
     }
 }

@@ -6,7 +6,7 @@ use super::ROWS;
 use crate::kernels::Input;
 
 /// Bytes of the biases and multipliers of a block of bytes.
-const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
+pub const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
 /// Bytes of a group of weights of 4 bits.
 pub const GROUP_LEN: usize = BLOCK_ROWS * GROUP_COLS / 2;
 /// Tiles that a group is unpacked into.

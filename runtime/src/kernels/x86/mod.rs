@@ -4,6 +4,7 @@
 //! `VPMADDWD` and `VPDPWSSD` add two products to an `i32`, modulo 2^32. Blocks of four rows are
 //! unpacked in the register; one token goes along the rows, several share what was unpacked.
 
+mod attention_avx512;
 mod avx2;
 mod avx512;
 mod blocks_avx512;
@@ -27,7 +28,7 @@ pub use choice::Isa;
 #[cfg(feature = "std")]
 pub use choice::force;
 use matrix::Matrix;
-pub use vectors::{exp2_all, moments, scores, try_context, wide};
+pub use vectors::{exp2_all, moments, scores, try_attend, try_context, wide};
 
 /// Most tokens of an input.
 pub const TOKENS: usize = 32;

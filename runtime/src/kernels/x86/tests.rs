@@ -6,7 +6,7 @@ use model_format::layout::{Layout, LinearF16, Packing};
 
 use super::*;
 use crate::kernels::{Block, suite, vectors as portable};
-use crate::precision::Rows;
+use crate::precision::{HeadCache, Rows};
 
 /// Forcing is for all threads, so that one test does it all.
 #[test]
@@ -17,6 +17,7 @@ fn kernels_of_every_set_of_instructions_equal_sums_in_64_bits() {
         let comparisons = suite::run().unwrap_or_else(|error| panic!("{isa:?}: {error:?}"));
         assert!(comparisons > 100_000);
         attention_agrees(isa);
+        heads_agree(isa);
     }
     assert!(Isa::ALL.into_iter().rev().any(force));
 }
@@ -48,6 +49,68 @@ fn attention_agrees(isa: Isa) {
         assert_eq!(moments(&x[..cols]), portable::moments(&x[..cols]));
     }
 }
+
+/// All heads in one go, and one after the other.
+fn heads_agree(isa: Isa) {
+    const BOUNDS: [i32; 2] = [-9000, 9000];
+    let lens = (1..=18).chain([31, 32, 33, 64, 511, 512]);
+    let mut done = 0;
+    for (len, shape) in lens.flat_map(|len| SHAPES.map(|shape| (len, shape))) {
+        let [n_heads, d_k] = shape;
+        let d_model = n_heads * d_k;
+        let stride = d_model + 5;
+        let data: std::vec::Vec<i8> = (0..2 * len * stride)
+            .map(|i| ((i * i / 7 + i) % 255) as i32 - 127)
+            .map(|w| w as i8)
+            .collect();
+        let (keys, values) = data.split_at(len * stride);
+        let rows = |data| Rows { data, stride, rows: len, cols: d_model };
+        let cache = HeadCache { keys: rows(keys), values: rows(values) };
+        let heads: std::vec::Vec<[i32; 2]> =
+            (0..n_heads as i32).map(|h| [(h + 1) << 18, (h + 3) << 20]).collect();
+        let x: std::vec::Vec<i16> =
+            (0..d_model).map(|i| ((i * 28_657 + len) % 65_000) as i16).collect();
+        let queries: std::vec::Vec<i16> = x.iter().map(|&x| x.min(0x7F7F)).collect();
+        let mut ours = queries.clone();
+        if !try_attend(cache, (&heads, d_k), BOUNDS, &mut ours) {
+            assert_eq!(ours, queries);
+            continue;
+        }
+        done += 1;
+        let mut truth = queries.clone();
+        for (head, (x, multipliers)) in truth.chunks_mut(d_k).zip(&heads).enumerate() {
+            let rows = |data| Rows { data, stride, rows: len, cols: d_k };
+            let [keys, values] = [keys, values].map(|data| rows(&data[head * d_k..]));
+            attend_portably(keys, values, *multipliers, x);
+        }
+        assert_eq!(ours, truth, "{isa:?}: {len} positions, {shape:?}");
+        // 0x7F80 has no high byte.
+        let mut large = queries.clone();
+        large[d_model - 1] = 0x7F80;
+        let before = large.clone();
+        assert!(!try_attend(cache, (&heads, d_k), BOUNDS, &mut large));
+        assert_eq!(large, before);
+    }
+    assert_eq!(done > 0, isa == Isa::Avx512Vnni);
+
+    fn attend_portably(
+        keys: Rows<'_, i8>,
+        values: Rows<'_, i8>,
+        [scale, context]: [i32; 2],
+        x: &mut [i16],
+    ) {
+        let (mut scores, mut powers) = (std::vec![0; keys.rows], std::vec![0; keys.rows]);
+        portable::scores(keys, x, &mut scores);
+        let sum = portable::exp2_all(&scores, scale, &mut powers);
+        let multiplier = crate::fixed::softmax::context_multiplier(context, sum);
+        let clamp = |value: i32| value.clamp(BOUNDS[0], BOUNDS[1]) as i16;
+        portable::context(values, &powers, multiplier, clamp, x);
+    }
+}
+
+/// Heads and their columns: those that share registers, whole or not, and some that do not.
+const SHAPES: [[usize; 2]; 9] =
+    [[1, 16], [4, 16], [5, 16], [8, 16], [1, 32], [3, 32], [2, 64], [3, 8], [2, 128]];
 
 /// Weights and inputs of `cols` columns, all of them a fixed mixture.
 fn mixture(cols: usize, tokens: usize) -> (std::vec::Vec<i8>, std::vec::Vec<i16>) {

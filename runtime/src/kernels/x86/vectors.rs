@@ -1,9 +1,10 @@
 //! The products of attention, softmax's powers and the sums of LayerNorm.
 
+use super::attention_avx512::{self, Attention};
 use super::choice::{self, Isa};
 use super::{vectors_avx2, vectors_avx512};
 use crate::kernels::vectors;
-use crate::precision::Rows;
+use crate::precision::{HeadCache, Rows};
 
 /// The rows that lie in `data` as a whole; none where one does not.
 fn whole(rows: Rows<'_, i8>, count: usize, cols: usize) -> Option<Rows<'_, i8>> {
@@ -43,6 +44,28 @@ pub fn try_context(
         Isa::Avx2 => unsafe { vectors_avx2::context(values, probabilities, end, context) },
     }
     true
+}
+
+/// See [`vectors::try_attend`].
+pub fn try_attend(
+    cache: HeadCache<'_, i8>,
+    heads: (&[[i32; 2]], usize),
+    bounds: [i32; 2],
+    x: &mut [i16],
+) -> bool {
+    if choice::chosen() != Isa::Avx512Vnni {
+        return false;
+    }
+    let len = cache.keys.rows.min(cache.values.rows);
+    let parts = [cache.keys, cache.values].map(|rows| whole(rows, len, x.len()));
+    let [Some(keys), Some(values)] = parts else {
+        return false;
+    };
+    let (heads, d_k) = heads;
+    let starts = [keys, values].map(|rows| rows.data.as_ptr());
+    let attention = Attention { starts, stride: keys.stride, len, heads, d_k, bounds };
+    // SAFETY: what is chosen is here; there are so many whole keys and values with as many columns as `x`.
+    keys.stride == values.stride && unsafe { attention_avx512::attend(&attention, x) }
 }
 
 /// See [`vectors::exp2_all`].

@@ -168,31 +168,33 @@ pub unsafe fn exp2_all(scores: &[i32], multiplier: i32, probabilities: &mut [i16
 /// As softmax's own.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn exp2_neg(z: __m512i) -> __m512i {
+pub fn exp2_neg(z: __m512i) -> __m512i {
     const FRACTION: i32 = (1 << EXPONENT_BITS) - 1;
     const TO_Q31: u32 = 31 - EXPONENT_BITS;
     let whole = _mm512_srai_epi32::<EXPONENT_BITS>(z);
     let is_there = _mm512_cmple_epu32_mask(whole, _mm512_set1_epi32(15));
     let fraction = _mm512_and_si512(z, _mm512_set1_epi32(FRACTION));
     let fraction = _mm512_slli_epi32::<TO_Q31>(fraction);
+    let even = polynomial(fraction);
     let odd = polynomial(_mm512_srli_epi64::<32>(fraction));
-    let p = _mm512_mask_mov_epi32(polynomial(fraction), 0xAAAA, _mm512_slli_epi64::<32>(odd));
-    let half = _mm512_sllv_epi32(_mm512_set1_epi32(1 << 14), whole);
-    let shift = _mm512_add_epi32(whole, _mm512_set1_epi32(15));
-    let power = _mm512_srav_epi32(_mm512_add_epi32(p, half), shift);
-    _mm512_maskz_min_epi32(is_there, power, _mm512_set1_epi32(TOP))
+    // The upper halves of both.
+    let p = _mm512_mask_shuffle_epi32::<0xF5>(odd, 0x5555, even);
+    // Shifted twice: what the first shift drops cannot carry.
+    let power = _mm512_add_epi32(_mm512_srlv_epi32(p, whole), _mm512_set1_epi32(1 << 14));
+    _mm512_maskz_min_epi32(is_there, _mm512_srli_epi32::<15>(power), _mm512_set1_epi32(TOP))
 }
 
-/// The powers of the even lanes' fractions; each coefficient is added before the product is rounded.
+/// The powers of the even lanes' fractions, in the upper halves of 64 bits; each coefficient is added
+/// before the product is rounded.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn polynomial(fraction: __m512i) -> __m512i {
     let [c0, c1, c2, c3, c4] = EXP2.map(i64::from);
-    let mut p = _mm512_set1_epi64(c4);
+    let mut p = _mm512_set1_epi64(c4 << 32);
     for c in [c3, c2, c1, c0] {
         let rounding = _mm512_set1_epi64((c << 32) + (1 << 31));
-        p = _mm512_add_epi64(_mm512_mul_epi32(p, fraction), rounding);
-        p = _mm512_srli_epi64::<32>(p);
+        p = _mm512_mul_epi32(_mm512_srli_epi64::<32>(p), fraction);
+        p = _mm512_add_epi64(p, rounding);
     }
     p
 }
