@@ -225,9 +225,7 @@ unsafe fn constants(matrix: &Matrix<'_>, first: usize) -> [Sums; 2] {
             return [load(bias.as_ptr()), load(multipliers.as_ptr())];
         }
         let [bias, multipliers] = match matrix.packing() {
-            Packing::Nibbles => {
-                matrix.unpacked_constants(first).each_ref().map(|list| load(list.as_ptr()))
-            }
+            Packing::Nibbles => nibbles_avx2::constants(matrix, first),
             _ => block_constants(matrix, first),
         };
         let rows = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

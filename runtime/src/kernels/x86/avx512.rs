@@ -112,6 +112,11 @@ unsafe fn for_each(
             Packing::QuadRows if input.ready.is_cut => {
                 return blocks_avx512::for_each::<false>(matrix, range, input, first_token);
             }
+            Packing::Nibbles
+                if input.ready.is_cut && matrix.cols() <= nibbles_avx512::MOST_COLS =>
+            {
+                return nibbles_avx512::for_each(matrix, range, input, first_token);
+            }
             _ => {}
         }
         for first in range.step_by(ROWS) {
@@ -170,8 +175,8 @@ pub unsafe fn constants(matrix: &Matrix<'_>, first: usize) -> [__m512i; 2] {
             return matrix.constants(first).map(|list| _mm512_maskz_loadu_epi32(mask, list));
         }
         if matrix.packing() == Packing::Nibbles {
-            let lists = matrix.unpacked_constants(first);
-            return lists.map(|list| _mm512_maskz_loadu_epi32(mask, list.as_ptr()));
+            return nibbles_avx512::constants(matrix, first)
+                .map(|list| _mm512_maskz_mov_epi32(mask, list));
         }
         let len = matrix.weights_len();
         let of = |start: *const i8| _mm256_loadu_si256(start.add(len).cast());

@@ -111,7 +111,7 @@ unsafe fn sums_of_64<const PAIRED: bool>(starts: [*const i8; 4], cut: *const i16
         let mut sums = Sums::<PAIRED>::of_biases(starts.map(|start| start.add(16 * COLS)));
         for step in 0..4 {
             let weights = starts.map(|start| _mm512_loadu_si512(start.add(64 * step).cast()));
-            sums.add(weights, load(cut, step));
+            sums.add(weights, load_cut(cut, step));
         }
         sums.total()
     }
@@ -138,22 +138,25 @@ unsafe fn sums<const PAIRED: bool, const FETCH: bool>(
                 }
                 _mm512_loadu_si512(at.cast())
             });
-            sums.add(weights, load(cut, step));
+            sums.add(weights, load_cut(cut, step));
         }
         if !len.is_multiple_of(64) {
             let mask = first_lanes(len % 64 / 4);
             let last = len / 64;
             let weights = starts.map(|at| _mm512_maskz_loadu_epi32(mask, at.add(64 * last).cast()));
-            sums.add(weights, load(cut, last));
+            sums.add(weights, load_cut(cut, last));
         }
         sums.total()
     }
 }
 
 /// High and low bytes of the columns of a step.
+///
+/// # Safety
+/// There are as many steps.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load(cut: *const i16, step: usize) -> [__m512i; 2] {
+pub unsafe fn load_cut(cut: *const i16, step: usize) -> [__m512i; 2] {
     // SAFETY: the caller's.
     unsafe {
         let at = cut.add(CUT_LEN * step);

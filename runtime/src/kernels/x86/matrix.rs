@@ -7,6 +7,9 @@ use crate::kernels::Input;
 
 /// Bytes of the biases and multipliers of a block of bytes.
 pub const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
+/// The last bytes of a block of weights of 4 bits: two that are not looked at; the shift of the biases and
+/// that of the multipliers; four multipliers, of a byte; four biases, of two.
+pub const PADDED_CONSTANTS_LEN: usize = 4 + BLOCK_ROWS + 2 * BLOCK_ROWS;
 /// Bytes of a group of weights of 4 bits.
 pub const GROUP_LEN: usize = BLOCK_ROWS * GROUP_COLS / 2;
 /// Tiles that a group is unpacked into.
@@ -96,18 +99,6 @@ impl<'m> Matrix<'m> {
             self.linear.data.as_ptr().wrapping_add(block * self.block_len)
         };
         core::array::from_fn(start)
-    }
-
-    /// Biases and multipliers of the rows from `first` on, unpacked; zeros past the last.
-    #[inline]
-    pub fn unpacked_constants(&self, first: usize) -> [[i32; ROWS]; 2] {
-        const NONE: [[i32; BLOCK_ROWS]; ROWS / BLOCK_ROWS] = [[0; BLOCK_ROWS]; ROWS / BLOCK_ROWS];
-        let (mut biases, mut multipliers) = (NONE, NONE);
-        let blocks = biases.iter_mut().zip(&mut multipliers);
-        for (row, (biases, multipliers)) in (first..self.rows()).step_by(BLOCK_ROWS).zip(blocks) {
-            [*biases, *multipliers] = self.linear.block_constants(row);
-        }
-        [biases, multipliers].map(bytemuck::cast)
     }
 
     /// Starts of the biases and of the multipliers from `first < rows` on, row-major.

@@ -8,7 +8,7 @@ use model_format::layout::{BLOCK_ROWS, GROUP_COLS};
 
 use super::ROWS;
 use super::avx2::{PanelTile, Sums};
-use super::matrix::{GROUP_LEN, GROUP_TILES, Matrix};
+use super::matrix::{GROUP_LEN, GROUP_TILES, Matrix, PADDED_CONSTANTS_LEN};
 use crate::kernels::Input;
 
 /// Bytes of eight columns of a block.
@@ -68,6 +68,33 @@ pub unsafe fn one(matrix: &Matrix<'_>, first: usize, input: &Input<'_>) -> Sums 
     let [a, b, c, d] = sums
         .map(|sum| _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum)));
     [_mm256_set_m128i(b, a), _mm256_set_m128i(d, c)]
+}
+
+/// Biases and multipliers of four blocks.
+///
+/// # Safety
+/// As [`one`].
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn constants(matrix: &Matrix<'_>, first: usize) -> [Sums; 2] {
+    let at = matrix.block_len() - PADDED_CONSTANTS_LEN;
+    // SAFETY: the caller's; a block is longer.
+    let of = |start: *const i8| unsafe { _mm_loadu_si128(start.add(at).cast()) };
+    let [a, b, c, d] = matrix.block_starts(first).map(of);
+    let [[bias_low, low], [bias_high, high]] = [_mm256_set_m128i(b, a), _mm256_set_m128i(d, c)]
+        .map(|ends| {
+            let pick = |places| _mm256_shuffle_epi8(ends, _mm256_broadcastsi128_si256(places));
+            let byte = |[a, b, c, d]: [i8; 4]| {
+                pick(_mm_setr_epi8(a, -1, -1, -1, b, -1, -1, -1, c, -1, -1, -1, d, -1, -1, -1))
+            };
+            let bias =
+                pick(_mm_setr_epi8(-1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15));
+            [
+                _mm256_sllv_epi32(_mm256_srai_epi32::<16>(bias), byte([2; 4])),
+                _mm256_sllv_epi32(byte([4, 5, 6, 7]), byte([3; 4])),
+            ]
+        });
+    [[bias_low, bias_high], [low, high]]
 }
 
 /// Sixteen columns from `col` on, zeros past the last.

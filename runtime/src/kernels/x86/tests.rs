@@ -2,7 +2,7 @@
 //! the target.
 
 use model_format::AlignedBytes;
-use model_format::layout::{Layout, LinearF16, Packing};
+use model_format::layout::{Layout, LinearF16, Packing, pack_nibbles};
 
 use super::*;
 use crate::kernels::{Block, suite, vectors as portable};
@@ -119,30 +119,51 @@ fn mixture(cols: usize, tokens: usize) -> (std::vec::Vec<i8>, std::vec::Vec<i16>
     (weights, (0..tokens * cols).map(|i| (i * 28_657) as i16).collect())
 }
 
+/// Sixteen rows with that many columns, and what they lie in.
+fn packed(packing: Packing, cols: usize) -> (Packing, usize, AlignedBytes) {
+    let (weights, _) = mixture(cols, 1);
+    let (bias, multipliers) = ([77; ROWS], [1 << 20; ROWS]);
+    let blob = match packing {
+        Packing::Nibbles => {
+            let weights: std::vec::Vec<i8> = weights.iter().map(|w| w % 8).collect();
+            let factors = (0..ROWS * cols.div_ceil(16)).map(|i| (1 + i % 15) as u8);
+            let factors: std::vec::Vec<u8> = factors.collect();
+            pack_nibbles(&weights, &factors, &bias, &multipliers)
+        }
+        Packing::RowMajor => LinearInt::pack(Layout::RowMajor, &weights, &bias, &multipliers),
+        Packing::PairedRows => LinearInt::pack(Layout::PairedRows, &weights, &bias, &multipliers),
+        Packing::QuadRows => LinearInt::pack(Layout::QuadRows, &weights, &bias, &multipliers),
+    };
+    (packing, cols, AlignedBytes::from(&blob[..]))
+}
+
+const PACKINGS: [Packing; 4] =
+    [Packing::RowMajor, Packing::PairedRows, Packing::QuadRows, Packing::Nibbles];
+
 #[test]
 fn rows_longer_than_a_panel_equal_the_reference() {
-    for layout in [Layout::RowMajor, Layout::PairedRows, Layout::QuadRows] {
-        for (cols, tokens) in [509, 516, 1026, 2048].into_iter().flat_map(|c| [(c, 1), (c, 21)]) {
-            let (weights, x) = mixture(cols, tokens);
-            let blob = LinearInt::pack(layout, &weights, &[77; ROWS], &[1 << 20; ROWS]);
-            let blob = AlignedBytes::from(&blob[..]);
-            let linear = linear(layout, cols, &blob);
+    let shapes = [509, 516, 1026, 2048, 4096, 4100];
+    for (packing, cols, blob) in PACKINGS.into_iter().flat_map(|p| shapes.map(|c| packed(p, c))) {
+        let linear = linear(packing, cols, &blob);
+        for (tokens, most) in [(1, i16::MAX), (1, 0x7F7F), (21, i16::MAX)] {
+            let (_, mut x) = mixture(cols, tokens);
+            x.iter_mut().for_each(|x| *x = (*x).min(most));
             let mut scratch = std::vec![0_u32; scratch_len(tokens, cols).div_ceil(4)];
             for isa in Isa::ALL.into_iter().filter(|isa| isa.is_here()) {
                 let scratch = bytemuck::cast_slice_mut(&mut scratch);
                 let ready = ready_for(isa, &x, [tokens, cols], scratch);
+                assert!(!ready.is_cut || most < i16::MAX);
                 let input = Input { x: &x, tokens, cols, ready };
                 let (mut ours, mut truth): (Block, Block) = Default::default();
                 block(&linear, 0, &input, &mut ours);
                 reference::block(&linear, 0, &input, &mut truth);
-                assert_eq!(ours, truth, "{isa:?} {layout:?} {cols} columns, {tokens} tokens");
+                assert_eq!(ours, truth, "{isa:?} {packing:?} {cols} columns, {tokens} tokens");
             }
         }
     }
 }
 
-fn linear(layout: Layout, cols: usize, blob: &[u8]) -> LinearInt<'_> {
-    let packing = Packing::of(layout);
+fn linear(packing: Packing, cols: usize, blob: &[u8]) -> LinearInt<'_> {
     let constants = if packing == Packing::RowMajor { blob.len() - ROWS * 8 } else { blob.len() };
     let (weights, constants) = blob.split_at(constants);
     let (bias, multipliers) = constants.split_at(constants.len() / 2);
@@ -160,7 +181,7 @@ fn linear(layout: Layout, cols: usize, blob: &[u8]) -> LinearInt<'_> {
 fn a_matrix_shorter_than_its_sizes_is_left_to_the_reference() {
     let blob = LinearInt::pack(Layout::PairedRows, &[1; 256], &[0; 16], &[1; 16]);
     let blob = AlignedBytes::from(&blob[..]);
-    let whole = linear(Layout::PairedRows, 16, &blob);
+    let whole = linear(Packing::PairedRows, 16, &blob);
     let x = [1; 17];
     let mut scratch = [0_u32; scratch_len(1, 17).div_ceil(4)];
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_here()) {
