@@ -104,6 +104,7 @@ step_fmt() {
     cargo fmt --all --check
     (cd firmware-example && cargo fmt --check)
     (cd tests/no-panic && cargo fmt --check)
+    (cd tests/features && cargo fmt --check)
 }
 
 step_clippy() {
@@ -115,6 +116,7 @@ step_clippy() {
     done
     for_each_board device_clippy
     (cd tests/no-panic && cargo clippy --quiet --target "${PROBED_TARGETS[0]}" -- -D warnings)
+    (cd tests/features && cargo clippy --quiet --all-targets -- -D warnings)
 }
 
 device_clippy() {
@@ -124,7 +126,12 @@ device_clippy() {
 
 step_doc() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet; }
 
-step_test() { cargo test --workspace 2>&1 | tee -a "$test_log"; }
+step_test() {
+    {
+        cargo test --workspace
+        (cd tests/features && cargo test)
+    } 2>&1 | tee -a "$test_log"
+}
 
 step_device() {
     cargo test --workspace --test device -- --ignored --nocapture --test-threads=2 2>&1 |

@@ -132,22 +132,20 @@ fn rows_int(linear: &LinearInt<'_>, weights: bool, x_max: Option<i64>) -> Option
         if !linear.has_good_shifts(first) {
             return Some(TensorFault::Constant { index: first });
         }
-        let sums = match weights {
-            true => linear.magnitudes(first),
-            false => Ok([0; BLOCK_ROWS]),
-        };
-        let sums = match sums {
+        let mut rows = (first..linear.rows).zip(multipliers);
+        if let Some((index, _)) = rows.find(|&(_, multiplier)| multiplier < 0) {
+            return Some(TensorFault::Constant { index });
+        }
+        if !weights {
+            continue;
+        }
+        let sums = match linear.magnitudes(first) {
             Ok(sums) => sums,
             Err(row) => return Some(TensorFault::Weight { row: first.saturating_add(row) }),
         };
-        let constants = biases.into_iter().zip(multipliers).zip(sums);
-        for (row, ((bias, multiplier), sum)) in (first..linear.rows).zip(constants) {
-            if multiplier < 0 {
-                return Some(TensorFault::Constant { index: row });
-            }
-            if overflows(sum, bias, x_max) {
-                return Some(TensorFault::Overflow { row });
-            }
+        let mut rows = (first..linear.rows).zip(sums.into_iter().zip(biases));
+        if let Some((row, _)) = rows.find(|&(_, (sum, bias))| overflows(sum, bias, x_max)) {
+            return Some(TensorFault::Overflow { row });
         }
     }
     None

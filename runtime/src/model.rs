@@ -3,8 +3,10 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-use model_format::config::{Activation, Precision as Stored};
-use model_format::{Checks, Model, ModelError};
+use model_format::config::{Activation, ConfigField, Precision as Stored};
+use model_format::directory::Kind;
+use model_format::header::{BLOCK_OFFSET, HeaderError};
+use model_format::{Checks, Model, ModelError, TensorFault};
 
 use crate::kernels::LAYOUT;
 use crate::plan::Plan;
@@ -57,7 +59,10 @@ impl<'m, P: Precision> TypedModel<'m, P> {
     pub fn from_bytes_with(file: &'m [u8], checks: Checks) -> Result<Self, LoadError> {
         match Model::from_bytes_with(file, checks) {
             Ok(model) => Self::new(model),
-            Err(error) => Err(LoadError::Model(error)),
+            Err(error) => Err(match refused(file, error) {
+                Some(feature) => LoadError::Unsupported { feature },
+                None => LoadError::Model(error),
+            }),
         }
     }
 
@@ -84,6 +89,23 @@ impl<'m, P: Precision> TypedModel<'m, P> {
     /// How the arena is laid out for the longest sequences of the file.
     pub fn plan(&self) -> Plan {
         Plan::of(self.model.header())
+    }
+}
+
+/// The feature without which the reader takes this error for one of the file.
+fn refused(file: &[u8], error: ModelError) -> Option<&'static str> {
+    const I4: u8 = Kind::LinearI4 as u8;
+    match error {
+        ModelError::Header(HeaderError::Config(ConfigField::Precision))
+            if !cfg!(feature = "half-float")
+                && file.get(BLOCK_OFFSET) == Some(&(Stored::HalfFloat as u8)) =>
+        {
+            Some("half-float")
+        }
+        ModelError::Tensor(_, TensorFault::Kind { found: I4 }) if !cfg!(feature = "int4") => {
+            Some("int4")
+        }
+        _ => None,
     }
 }
 

@@ -1,0 +1,1 @@
+//! The tests of this package are of `runtime` without features.
