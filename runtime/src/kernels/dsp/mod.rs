@@ -11,10 +11,11 @@ mod product;
 mod ready;
 mod row_major;
 
+use bytemuck::cast_slice_mut;
 use model_format::layout::{BLOCK_ROWS, LinearInt, Packing};
 
 use super::{Input, LAYOUT};
-use epilogue::Epilogue;
+use epilogue::{Call, Epilogue};
 pub use ready::{Ready, ready, scratch_len};
 pub use row_major::dot4;
 
@@ -33,12 +34,13 @@ pub fn block(
     out: &mut [[i32; ROWS]; TOKENS],
 ) {
     let left = linear.rows.saturating_sub(first_row).div_ceil(BLOCK_ROWS);
-    let blocks = [first_row, left.min(ROWS / BLOCK_ROWS)];
-    let (to, stride) = (out.as_mut_ptr().cast(), size_of::<[i32; ROWS]>());
+    let blocks = left.min(ROWS / BLOCK_ROWS);
+    let to = out.as_mut_ptr().cast::<u8>();
+    let call = Call::new(Epilogue::RESCALE, to, [size_of::<[i32; ROWS]>(), blocks << 4], 4);
     let multiply = || {
         // SAFETY: a row of `out` has room for the 32 bits of each row of these blocks, and there is one
         // for every token that `multiply` admits.
-        unsafe { product::multiply(linear, blocks, input, &Epilogue::RESCALE, to, stride) }
+        unsafe { product::multiply(linear, [first_row, blocks], input, call) }
     };
     if left != 0 && multiply() {
         return;
@@ -59,7 +61,7 @@ pub fn try_project(
     bounds: [i32; 2],
     out: &mut [i16],
 ) -> bool {
-    project(linear, input, None, bounds, out)
+    project(linear, input, None, bounds, cast_slice_mut(out))
 }
 
 /// The same, added to `stream` times `multiplier`.
@@ -71,7 +73,18 @@ pub fn try_project_add(
     bounds: [i32; 2],
     stream: &mut [i16],
 ) -> bool {
-    project(linear, input, Some(multiplier), bounds, stream)
+    project(linear, input, Some(multiplier), bounds, cast_slice_mut(stream))
+}
+
+/// The same for keys and values.
+#[inline(always)]
+pub fn try_project_cached(
+    linear: &LinearInt<'_>,
+    input: &Input<'_>,
+    out: &mut [i8],
+    _: &mut [i16],
+) -> bool {
+    project(linear, input, None, Epilogue::BYTES, cast_slice_mut(out))
 }
 
 #[inline(never)]
@@ -80,18 +93,20 @@ fn project(
     input: &Input<'_>,
     multiplier: Option<i32>,
     bounds: [i32; 2],
-    out: &mut [i16],
+    out: &mut [u8],
 ) -> bool {
-    let Some(epilogue) = Epilogue::new(multiplier, bounds) else {
+    let Some((epilogue, log2_len)) = Epilogue::new(multiplier, bounds) else {
         return false;
     };
     // Outputs are stored by words, and by blocks.
     let (rows, to) = (linear.rows, out.as_mut_ptr());
-    let has_room = input.tokens as u64 * rows as u64 <= out.len() as u64;
+    let blocks = rows / BLOCK_ROWS;
+    let stride = blocks << log2_len;
+    let has_room = input.tokens as u64 * stride as u64 <= out.len() as u64;
     if !has_room || rows == 0 || !(rows | to.addr()).is_multiple_of(BLOCK_ROWS) {
         return false;
     }
-    let blocks = [0, rows / BLOCK_ROWS];
+    let call = Call::new(epilogue, to, [stride, stride], log2_len);
     // SAFETY: `out` has room for all rows of all tokens, which are whole blocks, and begins on a word.
-    unsafe { product::multiply(linear, blocks, input, &epilogue, to.cast(), rows * 2) }
+    unsafe { product::multiply(linear, [0, blocks], input, call) }
 }

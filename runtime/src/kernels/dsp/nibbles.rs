@@ -154,16 +154,16 @@ macro_rules! nibbles {
             "cmp r11, #32\n",
             "b.w 22b\n",
             "25:\n",
-            "lsl r10, r10, #5\n",
-            "push {{r7, r10}}\n",
-            "mov r11, #2\n",
-            "push {{r5, r6, r11, r12}}\n",
-            "push {{r4, r8, r9}}\n",
-            "add r12, r1, r10\n",
+            "lsl r11, r8, #5\n",
+            "push {{r10, r11}}\n",
+            "mov r8, #2\n",
+            "push {{r5, r6, r8, r12}}\n",
+            "push {{r4, r7, r9}}\n",
+            "add r12, r1, r11\n",
             "sub r12, r12, #64\n",
+            "tst r11, #32\n",
             "adr.w r11, 20b\n",
             "adr.w r3, 23b\n",
-            "tst r10, #32\n",
             "it ne\n",
             "movne r11, r3\n",
             "add r11, r11, #1\n",
@@ -186,6 +186,9 @@ macro_rules! nibbles {
     };
 }
 pub(super) use nibbles;
+
+/// -8 twice.
+const MINUS_EIGHT: u32 = 0xFFF8_FFF8;
 
 /// Bytes of scratch for one token: the starts of its groups, and its columns where they do not fill the
 /// last.
@@ -228,12 +231,6 @@ pub unsafe fn groups(input: &Input<'_>, token: usize) -> (*const u32, *const i32
     };
     // SAFETY: `columns` are so many groups of four tiles, at least one, on a multiple of 4 bytes
     // (`is_ready`); what is spare begins with room for their sums, and nothing else uses it meanwhile.
-    unsafe {
-        ready::sum(columns.cast(), GROUP_COLS / 4, groups, starts);
-        for start in 0..groups {
-            let start = starts.wrapping_add(start);
-            start.write(start.read().wrapping_mul(-8));
-        }
-    }
+    unsafe { ready::sum(columns.cast(), GROUP_COLS / 4, groups, starts, MINUS_EIGHT) };
     (columns, starts)
 }

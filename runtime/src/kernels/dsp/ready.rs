@@ -10,13 +10,16 @@ use super::{TOKENS, nibbles};
 /// Words of a tile.
 const TILE_WORDS: usize = TILE_COLS / 2;
 
+/// -1 twice.
+const MINUS_ONE: u32 = u32::MAX;
+
 /// Whole tiles of columns of every token, and their sums.
 #[derive(Clone, Copy)]
 pub struct Ready<'x> {
     /// `[tokens, tiles]`; of [`TOKENS`] tokens the words of two columns lie together, `[columns / 2,
     /// tokens]`. Empty where the input does not lie on a multiple of 4 bytes.
     pub tiles: &'x [[u32; TILE_WORDS]],
-    /// Of the columns of every token.
+    /// Of the columns of every token, negated.
     pub sums: [i32; TOKENS],
     /// What is left of the scratch, for weights of 4 bits.
     pub spare: &'x [Cell<u8>],
@@ -50,7 +53,7 @@ pub fn ready<'x>(x: &'x [i16], [tokens, cols]: [usize; 2], scratch: &'x mut [u8]
     let mut sums = [0; TOKENS];
     if tokens < TOKENS && len != 0 && len <= tiles.len() as u64 {
         // SAFETY: there are `count` tiles of `tokens` tokens, at least one, and as many sums.
-        unsafe { sum(tiles.as_ptr(), count, tokens, sums.as_mut_ptr()) };
+        unsafe { sum(tiles.as_ptr(), count, tokens, sums.as_mut_ptr(), MINUS_ONE) };
     }
     Ready { tiles, sums, spare: Cell::from_mut(scratch).as_slice_of_cells() }
 }
@@ -92,7 +95,7 @@ fn pad<'x>(
     (to, rest)
 }
 
-/// Puts the words of four tokens together and adds their columns, a tile of each a turn.
+/// Puts the words of four tokens together and subtracts their columns, a tile of each a turn.
 ///
 /// # Safety
 /// `x` must be four tokens of `cols` columns; each must have `tiles` whole tiles, at least one; `to` must
@@ -108,7 +111,7 @@ unsafe extern "C" fn interleave(
     naked_asm!(
         dsp_cpu!(),
         "push {{r4-r11, lr}}",
-        "mov lr, #0x00010001",
+        "mov lr, #-1",
         "lsl r1, r1, #1",
         "add r12, r1, r1, lsl #1",
         "mov r8, #0",
@@ -135,7 +138,7 @@ unsafe extern "C" fn interleave(
     )
 }
 
-/// The sums of the columns of tokens of `tiles` tiles, four tiles a turn.
+/// The sums of the columns of tokens of `tiles` tiles times the halves of `factors`, four tiles a turn.
 ///
 /// # Safety
 /// `x` must be `tokens` times `tiles` tiles, `sums` must have room for `tokens`, and neither may be 0.
@@ -145,11 +148,12 @@ pub unsafe extern "C" fn sum(
     tiles: usize,
     tokens: usize,
     sums: *mut i32,
+    factors: u32,
 ) {
     naked_asm!(
         dsp_cpu!(),
         "push {{r4-r11, lr}}",
-        "mov r12, #0x00010001",
+        "ldr r12, [sp, #36]",
         "2:",
         "mov lr, #0",
         "ands r4, r1, #3",
