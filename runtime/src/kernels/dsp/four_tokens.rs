@@ -9,18 +9,18 @@ use core::arch::naked_asm;
 use super::epilogue::Call;
 
 /// All blocks: `out[token][4 rows] = epilogue(rescale(bias + W x, multipliers))`, first the rows 0 and 1
-/// of every block, then from `call.second` on rows 2 and 3.
+/// of every block, then rows 2 and 3.
 ///
 /// r0 walks over the weights, r1 over x; r2 to r5 sum the biased row, r6 to r9 the other. The turns of the
 /// loop are four tiles, and end as those of [`paired`](super::paired) do.
 ///
 /// On the stack: what r1 to r9 begin with and the way into the loop; x at the last turn; the epilogue;
-/// the output, the stride, the end; what comes after a sum with a stream, the stream's multiplier, 2; the
+/// the output, the stride, the end, three strides; what comes after a sum with a stream, the stream's multiplier, 2; the
 /// first turn; a place for r0; the output and the weights of rows 2 and 3, until those are begun.
 ///
 /// # Safety
-/// `weights` must be blocks of `tiles` tiles on a multiple of 4 bytes, as many as there are outputs from
-/// `out` to `end`, at least one; `x` must have `tiles` tiles of four tokens, at least one. There must be
+/// `weights` must be blocks of `tiles` tiles on a multiple of 4 bytes, as many as there are outputs of
+/// `len` bytes, at least one; `x` must have `tiles` tiles of four tokens, at least one. There must be
 /// as many outputs from each of the next three strides on, on multiples of 4 bytes if they are of 32 bits.
 #[unsafe(naked)]
 pub unsafe extern "C" fn multiply(
@@ -36,8 +36,11 @@ pub unsafe extern "C" fn multiply(
         "adr.w r12, 6f",
         "sxtah r4, r12, r4, ror #16",
         "sxtah r5, r12, r5, ror #16",
+        "add r10, r10, r7",
         "add lr, r0, #8",
-        "push {{r11, lr}}",
+        "push {{r10, lr}}",
+        "add r9, r9, r7",
+        "mov r10, r11",
         "rsb r12, r2, #0",
         "and r12, r12, #3",
         "mov r11, #104",
@@ -46,7 +49,8 @@ pub unsafe extern "C" fn multiply(
         "add r12, r12, #1",
         "mov r11, #2",
         "push {{r5, r6, r11, r12, lr}}",
-        "push {{r4, r7, r8, r9}}",
+        "add r11, r8, r8, lsl #1",
+        "push {{r4, r7, r8, r9, r11}}",
         "adr.w r11, 3f",
         "cmp r2, #4",
         "it ls",
@@ -68,7 +72,7 @@ pub unsafe extern "C" fn multiply(
         "ldm.w sp, {{r1-r9, pc}}",
         "3:",
         "cmp r1, r1",
-        "ldr.w pc, [sp, #72]",
+        "ldr.w pc, [sp, #76]",
         "4:",
         "ldr.w r10, [sp, #40]",
         "cmp r1, r10",
@@ -123,9 +127,9 @@ pub unsafe extern "C" fn multiply(
         "smmulr r9, r9, r11",
         "ldr.w pc, [sp, #44]",
         // A stream: floor((m x / 2^16 + 2) / 4) is the rescale of x 2^14.
-        "str.w r0, [sp, #76]",
+        "str.w r0, [sp, #80]",
         "ldrd r10, r11, [sp, #48]",
-        "ldrd r12, lr, [sp, #64]",
+        "ldrd r12, lr, [sp, #68]",
         "ldr.w r1, [r10]",
         "smlawb r0, r12, r1, lr",
         "add.w r2, r2, r0, asr #2",
@@ -147,8 +151,8 @@ pub unsafe extern "C" fn multiply(
         "add.w r5, r5, r0, asr #2",
         "smlawt r0, r12, r1, lr",
         "add.w r9, r9, r0, asr #2",
-        "ldr.w r0, [sp, #76]",
-        "ldr.w pc, [sp, #60]",
+        "ldr.w r0, [sp, #80]",
+        "ldr.w pc, [sp, #64]",
         // Outputs of 32 bits.
         "ldrd r10, r11, [sp, #48]",
         "strd r2, r6, [r10]",
@@ -158,6 +162,7 @@ pub unsafe extern "C" fn multiply(
         "strd r4, r8, [r12]",
         "add.w r12, r12, r11",
         "strd r5, r9, [r12]",
+        "ldr.w r12, [sp, #56]",
         "add.w r10, r10, #16",
         "b.w 8f",
         // Bytes. A difference that saturates leaves out -128.
@@ -183,10 +188,10 @@ pub unsafe extern "C" fn multiply(
         "sadd8 r4, r4, r6",
         "sadd8 r5, r5, r6",
         "ldrd r10, r11, [sp, #48]",
+        "ldrd r12, lr, [sp, #56]",
         "strh.w r3, [r10, r11]",
         "strh.w r4, [r10, r11, lsl #1]",
-        "add.w r11, r11, r11, lsl #1",
-        "strh.w r5, [r10, r11]",
+        "strh.w r5, [r10, lr]",
         "strh.w r2, [r10], #4",
         "b.w 8f",
         "6:",
@@ -231,23 +236,22 @@ pub unsafe extern "C" fn multiply(
         "pkhbt r4, r4, r8, lsl #16",
         "pkhbt r5, r5, r9, lsl #16",
         "ldrd r10, r11, [sp, #48]",
+        "ldrd r12, lr, [sp, #56]",
         "str r3, [r10, r11]",
         "str r4, [r10, r11, lsl #1]",
-        "add r11, r11, r11, lsl #1",
-        "str r5, [r10, r11]",
+        "str r5, [r10, lr]",
         "str r2, [r10], #8",
         "8:",
-        "ldr.w r11, [sp, #56]",
         "str.w r10, [sp, #48]",
-        "cmp r10, r11",
+        "cmp r10, r12",
         "blo.w 2b",
-        "ldrd r10, r0, [sp, #80]",
+        "ldrd r10, r0, [sp, #84]",
         "movs r11, #0",
         "str r10, [sp, #48]",
-        "str r11, [sp, #84]",
+        "str r11, [sp, #88]",
         "cmp r0, r11",
         "bne.w 2b",
-        "add sp, #88",
+        "add sp, #92",
         "pop {{r4-r11, pc}}",
     )
 }

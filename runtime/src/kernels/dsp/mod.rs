@@ -15,7 +15,8 @@ use bytemuck::cast_slice_mut;
 use model_format::layout::{BLOCK_ROWS, LinearInt, Packing};
 
 use super::{Input, LAYOUT};
-use epilogue::{Call, Epilogue};
+use epilogue::{BYTES, SUMS};
+use product::Target;
 pub use ready::{Ready, ready, scratch_len};
 pub use row_major::dot4;
 
@@ -33,16 +34,10 @@ pub fn block(
     input: &Input<'_>,
     out: &mut [[i32; ROWS]; TOKENS],
 ) {
-    let left = linear.rows.saturating_sub(first_row).div_ceil(BLOCK_ROWS);
-    let blocks = left.min(ROWS / BLOCK_ROWS);
-    let to = out.as_mut_ptr().cast::<u8>();
-    let call = Call::new(Epilogue::RESCALE, to, [size_of::<[i32; ROWS]>(), blocks << 4], 4);
-    let multiply = || {
-        // SAFETY: a row of `out` has room for the 32 bits of each row of these blocks, and there is one
-        // for every token that `multiply` admits.
-        unsafe { product::multiply(linear, [first_row, blocks], input, call) }
-    };
-    if left != 0 && multiply() {
+    let left = linear.rows.saturating_sub(first_row).div_ceil(BLOCK_ROWS) * BLOCK_ROWS;
+    let rows = [first_row, left.min(ROWS)];
+    let to = cast_slice_mut(out.as_flattened_mut());
+    if product::multiply(linear, input, Target { rows, multiplier: 0, bounds: SUMS, out: to }) {
         return;
     }
     match linear.packing {
@@ -61,7 +56,7 @@ pub fn try_project(
     bounds: [i32; 2],
     out: &mut [i16],
 ) -> bool {
-    project(linear, input, None, bounds, cast_slice_mut(out))
+    try_project_add(linear, input, 0, bounds, out)
 }
 
 /// The same, added to `stream` times `multiplier`.
@@ -73,7 +68,8 @@ pub fn try_project_add(
     bounds: [i32; 2],
     stream: &mut [i16],
 ) -> bool {
-    project(linear, input, Some(multiplier), bounds, cast_slice_mut(stream))
+    let (rows, out) = ([0, linear.rows], cast_slice_mut(stream));
+    product::multiply(linear, input, Target { rows, multiplier, bounds, out })
 }
 
 /// The same for keys and values.
@@ -84,29 +80,6 @@ pub fn try_project_cached(
     out: &mut [i8],
     _: &mut [i16],
 ) -> bool {
-    project(linear, input, None, Epilogue::BYTES, cast_slice_mut(out))
-}
-
-#[inline(never)]
-fn project(
-    linear: &LinearInt<'_>,
-    input: &Input<'_>,
-    multiplier: Option<i32>,
-    bounds: [i32; 2],
-    out: &mut [u8],
-) -> bool {
-    let Some((epilogue, log2_len)) = Epilogue::new(multiplier, bounds) else {
-        return false;
-    };
-    // Outputs are stored by words, and by blocks.
-    let (rows, to) = (linear.rows, out.as_mut_ptr());
-    let blocks = rows / BLOCK_ROWS;
-    let stride = blocks << log2_len;
-    let has_room = input.tokens as u64 * stride as u64 <= out.len() as u64;
-    if !has_room || rows == 0 || !(rows | to.addr()).is_multiple_of(BLOCK_ROWS) {
-        return false;
-    }
-    let call = Call::new(epilogue, to, [stride, stride], log2_len);
-    // SAFETY: `out` has room for all rows of all tokens, which are whole blocks, and begins on a word.
-    unsafe { product::multiply(linear, [0, blocks], input, call) }
+    let (rows, out) = ([0, linear.rows], cast_slice_mut(out));
+    product::multiply(linear, input, Target { rows, multiplier: 0, bounds: BYTES, out })
 }

@@ -5,10 +5,11 @@
 //! of a group begin at -8 times that of its x, since stored weights are 8 too large; times their factors
 //! they go to the sums of the rows, which lie on the stack.
 
-use model_format::layout::GROUP_COLS;
+use model_format::layout::{BLOCK_ROWS, GROUP_COLS, LinearInt, Packing};
 
 use super::super::Input;
-use super::ready;
+use super::product::Target;
+use super::{code, ready};
 
 /// Two columns, whose x is in `$x`, of four rows. r7 to r10 are their weights, r2 to r5 their sums, the
 /// first three of which are what `$a`, `$b` and `$c` are and these products.
@@ -154,6 +155,7 @@ macro_rules! nibbles {
             "cmp r11, #32\n",
             "b.w 22b\n",
             "25:\n",
+            "mov r10, r11\n",
             "lsl r11, r8, #5\n",
             "push {{r10, r11}}\n",
             "mov r8, #2\n",
@@ -187,6 +189,10 @@ macro_rules! nibbles {
 }
 pub(super) use nibbles;
 
+/// Bytes of the weights of a group and of its factors.
+const GROUP_LEN: usize = BLOCK_ROWS * GROUP_COLS / 2 + 2;
+/// Bytes of two shifts, four multipliers and four biases.
+const CONSTANTS_LEN: usize = 2 + BLOCK_ROWS * 3;
 /// -8 twice.
 const MINUS_EIGHT: u32 = 0xFFF8_FFF8;
 
@@ -199,8 +205,8 @@ pub const fn scratch_len(cols: usize) -> usize {
     groups.saturating_mul(4).saturating_add(copy)
 }
 
-/// Whether an input has all its tokens, and they and what is spare of its scratch suffice for [`groups`].
-pub fn is_ready(input: &Input<'_>) -> bool {
+/// Whether an input has all its tokens, and they and what is spare of its scratch suffice for [`groups_of`].
+fn is_ready(input: &Input<'_>) -> bool {
     let (x, spare) = (input.x, input.ready.spare);
     let is_whole = input.cols.is_multiple_of(GROUP_COLS);
     let addresses = spare.as_ptr().addr() | if is_whole { x.as_ptr().addr() } else { 0 };
@@ -208,12 +214,37 @@ pub fn is_ready(input: &Input<'_>) -> bool {
     has_tokens && spare.len() >= scratch_len(input.cols) && addresses.is_multiple_of(4)
 }
 
+/// [`product::multiply`](super::product::multiply) of weights of 4 bits.
+#[inline(never)]
+pub fn multiply(linear: &LinearInt<'_>, input: &Input<'_>, target: Target<'_>) -> bool {
+    let groups = linear.cols.div_ceil(GROUP_COLS);
+    // Constants end on a multiple of 4.
+    let block_len = (groups * GROUP_LEN + CONSTANTS_LEN).next_multiple_of(4);
+    let is_packed = linear.packing == Packing::Nibbles && linear.cols == input.cols;
+    if !is_packed || groups == 0 || !is_ready(input) {
+        return false;
+    }
+    let Some((weights, mut call)) = target.find(linear, block_len, input.tokens) else {
+        return false;
+    };
+    for token in 0..input.tokens {
+        // SAFETY: the input is ready, and has this token; `find` has found the weights and the outputs.
+        unsafe {
+            let (x, starts) = groups_of(input, token);
+            call.start = starts.expose_provenance();
+            code::multiply(weights, x, groups.wrapping_neg(), &call);
+        }
+        call.out = call.out.wrapping_add(call.stride);
+    }
+    true
+}
+
 /// The columns of a token in whole groups, and the starts of those.
 ///
 /// # Safety
 /// The input must be ready and have this token, with at least one column.
-#[inline(never)]
-pub unsafe fn groups(input: &Input<'_>, token: usize) -> (*const u32, *const i32) {
+#[inline(always)]
+unsafe fn groups_of(input: &Input<'_>, token: usize) -> (*const u32, *const i32) {
     let groups = input.cols.div_ceil(GROUP_COLS);
     let x = input.token(token);
     let starts = input.ready.spare.as_ptr().cast::<i32>().cast_mut();

@@ -1,81 +1,86 @@
 //! Which code multiplies what.
 
-use model_format::layout::{BLOCK_ROWS, GROUP_COLS, LinearInt, Packing, TILE_COLS, TILE_LEN};
+use model_format::layout::{BLOCK_ROWS, LinearInt, Packing, TILE_COLS, TILE_LEN};
 
 use super::super::Input;
-use super::epilogue::Call;
-use super::ready::Ready;
-use super::{TOKENS, code, four_tokens, nibbles};
+use super::epilogue::{Call, Epilogue, SUMS_HALF};
+use super::{ROWS, TOKENS, code, four_tokens, nibbles};
 
 /// Bytes of the biases and multipliers of a block of bytes.
 const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
-/// Bytes of two shifts, four multipliers and four biases, of weights of 4 bits.
-const NIBBLE_CONSTANTS_LEN: usize = 2 + BLOCK_ROWS * 3;
-/// Bytes of the weights of a group of 4 bits and of its factors.
-const GROUP_LEN: usize = BLOCK_ROWS * GROUP_COLS / 2 + 2;
-/// Tiles of more columns than any input has, of which a block's bytes are less than 2^31.
-const MANY_TILES: usize = 1 << 26;
+/// A logarithm of tiles whose columns are more than any input's; a block of fewer has less than 2^31 bytes.
+const LOG2_MANY: u32 = 26;
 
-/// Multiplies `blocks` blocks of four rows, from that of `first_row` on, with all tokens; `false`, and
-/// nothing done, where the packing or the memory is not what the code is made for.
-///
-/// # Safety
-/// `call` must have outputs of so many blocks by its epilogue, at least one, for the first of the input's
-/// tokens and, strides further, for each of the others.
+/// What is asked for: outputs, and what becomes of them.
+pub struct Target<'o> {
+    /// The first row and how many there are, both multiples of 4.
+    pub rows: [usize; 2],
+    /// Of a stream; 0 where there is none.
+    pub multiplier: i32,
+    pub bounds: [i32; 2],
+    /// Those of each token after those of the one before; sums a [`Block`](super::super::Block).
+    pub out: &'o mut [u8],
+}
+
+/// Multiplies with all tokens; `false`, and nothing done, where the packing or the memory is not what the
+/// code is made for.
 #[inline(never)]
-pub unsafe fn multiply(
-    linear: &LinearInt<'_>,
-    [first_row, blocks]: [usize; 2],
-    input: &Input<'_>,
-    mut call: Call,
-) -> bool {
-    let (tokens, cols) = (input.tokens, linear.cols);
-    let Ready { tiles: x, sums, .. } = &input.ready;
+pub fn multiply(linear: &LinearInt<'_>, input: &Input<'_>, target: Target<'_>) -> bool {
+    if linear.packing != Packing::PairedRows {
+        return cfg!(feature = "int4") && nibbles::multiply(linear, input, target);
+    }
+    let (tokens, x) = (input.tokens, input.ready.tiles);
     // 0 where the number of columns is absurd.
-    let tiles = cols.wrapping_add(TILE_COLS - 1) / TILE_COLS;
-    if tiles.wrapping_sub(1) >= MANY_TILES || tokens > TOKENS {
+    let tiles = linear.cols.wrapping_add(TILE_COLS - 1) / TILE_COLS;
+    if tokens > TOKENS || tiles.wrapping_sub(1) >> LOG2_MANY != 0 || tokens * tiles > x.len() {
         return false;
     }
-    let (has_tokens, block_len) = match linear.packing {
-        Packing::PairedRows => (tokens * tiles <= x.len(), tiles * TILE_LEN + CONSTANTS_LEN),
-        Packing::Nibbles if cfg!(feature = "int4") => {
-            let len = cols.div_ceil(GROUP_COLS) * GROUP_LEN + NIBBLE_CONSTANTS_LEN;
-            // Constants end on a multiple of 4.
-            (cols == input.cols && nibbles::is_ready(input), len.next_multiple_of(4))
-        }
-        _ => return false,
+    let Some((weights, mut call)) = target.find(linear, tiles * TILE_LEN + CONSTANTS_LEN, tokens)
+    else {
+        return false;
     };
-    let first = first_row / BLOCK_ROWS;
-    let len = (first as u64 + blocks as u64).wrapping_mul(block_len as u64);
-    let weights = linear.data.as_ptr().wrapping_add(first.wrapping_mul(block_len));
-    if !has_tokens || len > linear.data.len() as u64 || !weights.addr().is_multiple_of(4) {
-        return false;
-    }
-    if tokens == TOKENS && linear.packing == Packing::PairedRows {
+    let sums = &input.ready.sums;
+    let mut x = x.as_ptr();
+    if tokens == TOKENS {
         call.start = sums.as_ptr().expose_provenance();
-        // SAFETY: all weights of these blocks are there, on a multiple of 4; so are the tiles of four
-        // tokens; the rest is the caller's.
-        unsafe { four_tokens::multiply(weights, x.as_ptr(), tiles, &call) };
+        // SAFETY: `find` has found the weights and the outputs; `x` is that many tiles of four tokens.
+        unsafe { four_tokens::multiply(weights, x, tiles, &call) };
         return true;
     }
-    for token in 0..tokens {
-        let (size, x) = match linear.packing {
-            Packing::Nibbles if cfg!(feature = "int4") => {
-                // SAFETY: the input is ready, and this is one of its tokens.
-                let (x, starts) = unsafe { nibbles::groups(input, token) };
-                call.start = starts.expose_provenance();
-                (cols.div_ceil(GROUP_COLS).wrapping_neg(), x)
-            }
-            _ => {
-                call.start = sums.get(token).copied().unwrap_or(0) as usize;
-                (tiles, x.as_ptr().wrapping_add(token * tiles).cast())
-            }
-        };
-        // SAFETY: all weights of these blocks are there, on a multiple of 4; so are the columns of all
-        // tokens; the rest is the caller's.
-        unsafe { code::multiply(weights, x, size, &call) };
+    for &sum in sums.iter().take(tokens) {
+        call.start = sum as usize;
+        // SAFETY: `find` has found the weights and the outputs; `x` is that many tiles for each token.
+        unsafe { code::multiply(weights, x.cast(), tiles, &call) };
+        x = x.wrapping_add(tiles);
         call.out = call.out.wrapping_add(call.stride);
-        call.end = call.end.wrapping_add(call.stride);
     }
     true
+}
+
+impl Target<'_> {
+    /// The weights, blocks of so many bytes on a multiple of 4, and the outputs of all tokens, at least
+    /// a block of each, on a multiple of 4; `None` where either is not so.
+    #[inline(always)]
+    pub fn find(
+        self,
+        linear: &LinearInt<'_>,
+        block_len: usize,
+        tokens: usize,
+    ) -> Option<(*const i8, Call)> {
+        let Self { rows: [first_row, rows], multiplier, bounds, out } = self;
+        let (first, blocks) = (first_row / BLOCK_ROWS, rows / BLOCK_ROWS);
+        let len = (first + blocks) as u64 * block_len as u64;
+        if len > linear.data.len() as u64 {
+            return None;
+        }
+        let weights = linear.data.as_ptr().wrapping_add(first * block_len);
+        let (epilogue, half) = Epilogue::new(multiplier, bounds)?;
+        // Weights of that many blocks are in memory: these are less than 2^27.
+        let len = blocks * 2 * half;
+        let stride = if half == SUMS_HALF { size_of::<[i32; ROWS]>() } else { len };
+        let call = Call { epilogue, out: out.as_mut_ptr(), stride, len, half, start: 0 };
+        let places = rows | call.out.addr() | weights.addr();
+        let is_placed = blocks != 0 && places.is_multiple_of(BLOCK_ROWS);
+        (is_placed && tokens * stride <= out.len()).then_some((weights, call))
+    }
 }
