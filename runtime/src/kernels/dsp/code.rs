@@ -6,7 +6,7 @@ use core::arch::naked_asm;
 use super::epilogue::Call;
 use super::nibbles::nibbles;
 #[cfg(feature = "int4")]
-use super::nibbles::{eight_columns, group, two_columns};
+use super::nibbles::{group, two_columns};
 use super::paired::turn;
 
 /// All blocks of a token: `out[4 rows] = epilogue(rescale(bias + W x, multipliers))`. `size` is the number
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn multiply(weights: *const i8, x: *const u32, size: usize
         "mla r10, r8, r3, r12",
         "add r10, r10, #1",
         "mov r8, #2",
-        "push {{r5, r6, r8, r10, r12, lr}}",
+        "push {{r5, r6, r8, r10}}",
         "push {{r4, r7, r9}}",
         "adr.w r12, 3f",
         "cmp r2, #8",
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn multiply(weights: *const i8, x: *const u32, size: usize
         "str.w r8, [sp, #40]",
         "cmp r8, r9",
         "bne.w 2b",
-        "add sp, #72",
+        "add sp, #64",
         "pop {{r4-r11, pc}}",
         nibbles!(),
     )

@@ -8,8 +8,6 @@ use super::{ROWS, TOKENS, code, four_tokens, nibbles};
 
 /// Bytes of the biases and multipliers of a block of bytes.
 const CONSTANTS_LEN: usize = BLOCK_ROWS * 8;
-/// A logarithm of tiles whose columns are more than any input's; a block of fewer has less than 2^31 bytes.
-const LOG2_MANY: u32 = 26;
 
 /// What is asked for: outputs, and what becomes of them.
 pub struct Target<'o> {
@@ -26,32 +24,42 @@ pub struct Target<'o> {
 /// code is made for.
 #[inline(never)]
 pub fn multiply(linear: &LinearInt<'_>, input: &Input<'_>, target: Target<'_>) -> bool {
-    if linear.packing != Packing::PairedRows {
-        return cfg!(feature = "int4") && nibbles::multiply(linear, input, target);
-    }
     let (tokens, x) = (input.tokens, input.ready.tiles);
-    // 0 where the number of columns is absurd.
-    let tiles = linear.cols.wrapping_add(TILE_COLS - 1) / TILE_COLS;
-    if tokens > TOKENS || tiles.wrapping_sub(1) >> LOG2_MANY != 0 || tokens * tiles > x.len() {
+    let tiles = linear.cols.div_ceil(TILE_COLS);
+    if tokens > TOKENS {
         return false;
     }
-    let Some((weights, mut call)) = target.find(linear, tiles * TILE_LEN + CONSTANTS_LEN, tokens)
-    else {
+    // At least a tile, and no more than overflow below.
+    let is_there = |tiles: usize| {
+        tokens.wrapping_mul(tiles).wrapping_sub(1) < x.len()
+            && tiles <= linear.data.len() / TILE_LEN
+    };
+    let block_len = match linear.packing {
+        Packing::PairedRows if is_there(tiles) => tiles * TILE_LEN + CONSTANTS_LEN,
+        Packing::Nibbles if cfg!(feature = "int4") => nibbles::block_len(linear, input),
+        _ => return false,
+    };
+    let Some((weights, mut call)) = target.find(linear, block_len, tokens) else {
         return false;
     };
+    if cfg!(feature = "int4") && linear.packing == Packing::Nibbles {
+        // SAFETY: `find` has found the weights and the outputs, for which the input is ready.
+        unsafe { nibbles::multiply(weights, input, &mut call) };
+        return true;
+    }
     let sums = &input.ready.sums;
-    let mut x = x.as_ptr();
     if tokens == TOKENS {
         call.start = sums.as_ptr().expose_provenance();
         // SAFETY: `find` has found the weights and the outputs; `x` is that many tiles of four tokens.
-        unsafe { four_tokens::multiply(weights, x, tiles, &call) };
+        unsafe { four_tokens::multiply(weights, x.as_ptr(), tiles, &call) };
         return true;
     }
+    let mut next = x.as_ptr();
     for &sum in sums.iter().take(tokens) {
         call.start = sum as usize;
         // SAFETY: `find` has found the weights and the outputs; `x` is that many tiles for each token.
-        unsafe { code::multiply(weights, x.cast(), tiles, &call) };
-        x = x.wrapping_add(tiles);
+        unsafe { code::multiply(weights, next.cast(), tiles, &call) };
+        next = next.wrapping_add(tiles);
         call.out = call.out.wrapping_add(call.stride);
     }
     true
@@ -59,7 +67,7 @@ pub fn multiply(linear: &LinearInt<'_>, input: &Input<'_>, target: Target<'_>) -
 
 impl Target<'_> {
     /// The weights, blocks of so many bytes on a multiple of 4, and the outputs of all tokens, at least
-    /// a block of each, on a multiple of 4; `None` where either is not so.
+    /// a block of each, on a multiple of 4; `None` where either is not so, or no block has a byte.
     #[inline(always)]
     pub fn find(
         self,
@@ -70,7 +78,7 @@ impl Target<'_> {
         let Self { rows: [first_row, rows], multiplier, bounds, out } = self;
         let (first, blocks) = (first_row / BLOCK_ROWS, rows / BLOCK_ROWS);
         let len = (first + blocks) as u64 * block_len as u64;
-        if len > linear.data.len() as u64 {
+        if block_len == 0 || len > linear.data.len() as u64 {
             return None;
         }
         let weights = linear.data.as_ptr().wrapping_add(first * block_len);
