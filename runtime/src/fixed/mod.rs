@@ -315,15 +315,10 @@ impl Precision for FixedPoint {
         out: &mut [i8],
         room: &mut [i16],
     ) {
-        const WIDE: [i32; 2] = [i16::MIN as i32, i16::MAX as i32];
-        if COUNTS_SATURATIONS || !kernels::try_project(linear, input, WIDE, room) {
-            return project_in_blocks(linear, input, range, Target::Cached(out));
-        }
-        linear::count_macs(linear.rows, input);
-        let outputs = room.iter().take(linear.rows.saturating_mul(input.tokens));
-        for (out, &value) in out.iter_mut().zip(outputs) {
-            // One instruction, and one for the end.
-            *out = (i32::from(value).clamp(-128, 127) as i8).max(-127);
+        if !COUNTS_SATURATIONS && kernels::try_project_cached(linear, input, out, room) {
+            linear::count_macs(linear.rows, input);
+        } else {
+            project_in_blocks(linear, input, range, Target::Cached(out));
         }
     }
 

@@ -22,6 +22,7 @@
 //! | `scores(keys, query, scores)` | the products of attention's keys with the query |
 //! | `try_attend(cache, (heads, d_k), bounds, x)` | scores, softmax and context of all heads in one go; `false` where it cannot |
 //! | `try_context(values, probabilities, multiplier, bounds, context)` | the values' weighted sum; `false` where it cannot |
+//! | `try_project_cached(linear, input, out, room)` | `try_project` of keys and values; `false` where it cannot |
 //! | `exp2_all(scores, multiplier, probabilities)` | the powers of softmax, and their sum |
 //! | `moments(x)` | sum and sum of squares, for LayerNorm |
 //! | `try_blocks(linear, rows, input, each)` | a loop over `block`s; `false` where it cannot |
@@ -111,6 +112,8 @@ use x86 as isa;
 
 #[cfg(any(kiloformer_mve, kiloformer_quad))]
 pub use isa::try_context;
+#[cfg(kiloformer_dsp)]
+pub use isa::try_project_cached;
 #[cfg(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128))]
 pub use isa::{DOTS, try_dots};
 pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_add};
@@ -119,6 +122,8 @@ pub use reference::dot;
 pub use reference::{DOTS, try_dots};
 #[cfg(not(any(kiloformer_dsp, kiloformer_mve, kiloformer_quad, kiloformer_x86)))]
 pub use vectors::try_context;
+#[cfg(not(kiloformer_dsp))]
+pub use vectors::try_project_cached;
 #[cfg(not(any(kiloformer_dsp, kiloformer_x86)))]
 pub use vectors::{exp2_all, moments, scores};
 #[cfg(not(kiloformer_x86))]

@@ -5,7 +5,7 @@ use core::ops::Range;
 use model_format::layout::LinearInt;
 use model_format::numeric::rescale;
 
-use super::{DOTS, Input, dot, dot4, try_dots};
+use super::{DOTS, Input, dot, dot4, try_dots, try_project};
 pub use crate::fixed::softmax::exp2_all;
 use crate::precision::{HeadCache, Rows};
 
@@ -102,6 +102,27 @@ pub fn moments(x: &[i16]) -> (i32, i64) {
         squares += i64::from(i32::from(x) * i32::from(x));
     }
     (sum, squares)
+}
+
+/// `out[token, row]` of keys and values, saturated to 127; `room` is for as many activations, of which
+/// they are narrowed. `false`, and nothing done, where it cannot.
+#[inline(always)]
+pub fn try_project_cached(
+    linear: &LinearInt<'_>,
+    input: &Input<'_>,
+    out: &mut [i8],
+    room: &mut [i16],
+) -> bool {
+    const WIDE: [i32; 2] = [i16::MIN as i32, i16::MAX as i32];
+    if !try_project(linear, input, WIDE, room) {
+        return false;
+    }
+    let outputs = room.iter().take(linear.rows.saturating_mul(input.tokens));
+    for (out, &value) in out.iter_mut().zip(outputs) {
+        // One instruction, and one for the end.
+        *out = (i32::from(value).clamp(-128, 127) as i8).max(-127);
+    }
+    true
 }
 
 /// Not in one go.

@@ -3,21 +3,11 @@
 
 use core::arch::naked_asm;
 
-use super::epilogue::Epilogue;
+use super::epilogue::Call;
 use super::nibbles::nibbles;
 #[cfg(feature = "int4")]
-use super::nibbles::{eight_columns, group, two_columns};
+use super::nibbles::{group, two_columns};
 use super::paired::turn;
-
-/// What the code below is told besides its operands.
-#[repr(C)]
-pub struct Call {
-    pub epilogue: Epilogue,
-    /// The sum of the columns of x, an `i32`; of weights of 4 bits the address of the groups' starts.
-    pub start: usize,
-    pub out: *mut u32,
-    pub end: *mut u32,
-}
 
 /// All blocks of a token: `out[4 rows] = epilogue(rescale(bias + W x, multipliers))`. `size` is the number
 /// of tiles of paired rows; of weights of 4 bits that of groups, negated.
@@ -39,30 +29,30 @@ pub unsafe extern "C" fn multiply(weights: *const i8, x: *const u32, size: usize
     naked_asm!(
         dsp_cpu!(),
         "push {{r4-r11, lr}}",
-        "ldm r3, {{r4-r9}}",
+        "ldm r3, {{r4-r11}}",
         "adr.w r3, 6f",
-        "add r4, r4, r3",
-        "add r5, r5, r3",
-        "rsbs r10, r2, #0",
+        "sxtah r4, r3, r4",
+        "sxtah r5, r3, r5",
+        "add r9, r9, r7",
+        "rsbs r8, r2, #0",
         "bpl.w 25f",
-        "and r10, r10, #7",
+        "and r8, r8, #7",
         "mov r3, #56",
         "adr.w r12, 5f",
-        "mla r11, r10, r3, r12",
-        "add r11, r11, #1",
-        "mov r10, #2",
-        "push {{r5, r6, r10, r11, r12, lr}}",
-        "push {{r4, r8, r9}}",
+        "mla r10, r8, r3, r12",
+        "add r10, r10, #1",
+        "mov r8, #2",
+        "push {{r5, r6, r8, r10}}",
+        "push {{r4, r7, r9}}",
         "adr.w r12, 3f",
         "cmp r2, #8",
         "it ls",
-        "addls r11, r12, #1",
+        "addls r10, r12, #1",
         "add r12, r1, r2, lsl #3",
         "sub r12, r12, #64",
-        "push {{r11, r12}}",
-        "rsb.w r7, r7, #0",
-        "lsl.w r2, r7, #7",
-        "asr.w r3, r7, #25",
+        "push {{r10, r12}}",
+        "lsl.w r2, r11, #7",
+        "asr.w r3, r11, #25",
         "mov r4, r2",
         "mov r5, r2",
         "mov r6, r3",
@@ -112,6 +102,20 @@ pub unsafe extern "C" fn multiply(weights: *const i8, x: *const u32, size: usize
         "ldrd r8, r9, [sp, #40]",
         "stm.w r8!, {{r2, r3, r4, r5}}",
         "b.w 8f",
+        // Bytes. A difference that saturates leaves out -128.
+        "ssat r2, #8, r2",
+        "ssat r3, #8, r3",
+        "ssat r4, #8, r4",
+        "ssat r5, #8, r5",
+        "bfi r2, r3, #8, #8",
+        "bfi r4, r5, #8, #8",
+        "pkhbt r2, r2, r4, lsl #16",
+        "mov.w r3, #0x01010101",
+        "qsub8 r2, r2, r3",
+        "sadd8 r2, r2, r3",
+        "ldrd r8, r9, [sp, #40]",
+        "str.w r2, [r8], #4",
+        "b.w 8f",
         "6:",
         "usat r2, #14, r2",
         "usat r3, #14, r3",
@@ -141,7 +145,7 @@ pub unsafe extern "C" fn multiply(weights: *const i8, x: *const u32, size: usize
         "str.w r8, [sp, #40]",
         "cmp r8, r9",
         "bne.w 2b",
-        "add sp, #72",
+        "add sp, #64",
         "pop {{r4-r11, pc}}",
         nibbles!(),
     )

@@ -6,73 +6,50 @@
 
 use core::arch::naked_asm;
 
-use model_format::layout::TILE_LEN;
+use super::epilogue::Call;
 
-use super::epilogue::Epilogue;
-
-/// What the code below is told besides its operands.
-#[repr(C)]
-pub struct Call {
-    /// [`Epilogue::for_four_tokens`].
-    pub epilogue: Epilogue,
-    /// The first token's output of the first row.
-    pub out: *mut u8,
-    /// Bytes from token to token.
-    pub stride: usize,
-    /// Behind the first token's outputs.
-    pub end: *mut u8,
-    /// Of the columns of x.
-    pub sums: [i32; 4],
-}
-
-/// Rows 0 and 1 of all blocks, then rows 2 and 3.
-///
-/// # Safety
-/// That of [`two_rows`], with blocks.
-pub unsafe fn multiply(weights: *const i8, x: *const [u32; 2], tiles: usize, mut call: Call) {
-    let bytes = call.epilogue.four_token_bytes();
-    // SAFETY: the outputs of the two last rows begin and end as many bytes later as they do in their blocks.
-    unsafe {
-        two_rows(weights, x, tiles, &call);
-        call.out = call.out.wrapping_add(bytes);
-        call.end = call.end.wrapping_add(bytes);
-        two_rows(weights.wrapping_add(TILE_LEN / 2), x, tiles, &call);
-    }
-}
-
-/// Two rows of every block, for four tokens:
-/// `out[token][2 of 4 rows] = epilogue(rescale(bias + W x, multipliers))`.
+/// All blocks: `out[token][4 rows] = epilogue(rescale(bias + W x, multipliers))`, first the rows 0 and 1
+/// of every block, then rows 2 and 3.
 ///
 /// r0 walks over the weights, r1 over x; r2 to r5 sum the biased row, r6 to r9 the other. The turns of the
 /// loop are four tiles, and end as those of [`paired`](super::paired) do.
 ///
 /// On the stack: what r1 to r9 begin with and the way into the loop; x at the last turn; the epilogue;
-/// the output, the stride, the end; what comes after saturation to 16 bits, the multiplier of a stream,
-/// 2; the first turn; a place for r0.
+/// the output, the stride, the end, three strides; what comes after a sum with a stream, the stream's multiplier, 2; the
+/// first turn; a place for r0; the output and the weights of rows 2 and 3, until those are begun.
 ///
 /// # Safety
-/// `weights` must be blocks of `tiles` tiles on a multiple of 4 bytes, or 8 bytes behind that for rows 2
-/// and 3; `x` must have `tiles` tiles of four tokens, at least one. From `out` to `end` there must be
-/// outputs of whole blocks, at least one, and of those there are, and as many from each of the next
-/// three strides on; on multiples of 4 bytes, if they are of 32 bits.
+/// `weights` must be blocks of `tiles` tiles on a multiple of 4 bytes, as many as there are outputs of
+/// `len` bytes, at least one; `x` must have `tiles` tiles of four tokens, at least one. There must be
+/// as many outputs from each of the next three strides on, on multiples of 4 bytes if they are of 32 bits.
 #[unsafe(naked)]
-unsafe extern "C" fn two_rows(weights: *const i8, x: *const [u32; 2], tiles: usize, call: &Call) {
+pub unsafe extern "C" fn multiply(
+    weights: *const i8,
+    x: *const [u32; 2],
+    tiles: usize,
+    call: &Call,
+) {
     naked_asm!(
         dsp_cpu!(),
         "push {{r4-r11, lr}}",
-        "ldm r3!, {{r4-r9}}",
-        "adr.w r10, 6f",
-        "add r4, r4, r10",
-        "add r5, r5, r10",
-        "rsb r10, r2, #0",
-        "and r10, r10, #3",
-        "mov r11, #104",
-        "adr.w r12, 5f",
-        "mla r12, r10, r11, r12",
+        "ldm r3, {{r4-r11}}",
+        "adr.w r12, 6f",
+        "sxtah r4, r12, r4, ror #16",
+        "sxtah r5, r12, r5, ror #16",
+        "add r10, r10, r7",
+        "add lr, r0, #8",
+        "push {{r10, lr}}",
+        "add r9, r9, r7",
+        "rsb r12, r2, #0",
+        "and r12, r12, #3",
+        "mov r10, #104",
+        "adr.w r3, 5f",
+        "mla r12, r12, r10, r3",
         "add r12, r12, #1",
-        "mov r11, #2",
-        "push {{r5, r6, r11, r12, lr}}",
-        "push {{r4, r7, r8, r9}}",
+        "mov r10, #2",
+        "push {{r5, r6, r10, r12, lr}}",
+        "add r10, r8, r8, lsl #1",
+        "push {{r4, r7, r8, r9, r10}}",
         "adr.w r10, 3f",
         "cmp r2, #4",
         "it ls",
@@ -80,12 +57,12 @@ unsafe extern "C" fn two_rows(weights: *const i8, x: *const [u32; 2], tiles: usi
         "add lr, r1, r2, lsl #5",
         "sub lr, lr, #128",
         "push {{r12, lr}}",
+        "ldm r11, {{r2, r3, r4, r5}}",
+        "lsl r2, r2, #7",
+        "lsl r3, r3, #7",
+        "lsl r4, r4, #7",
+        "lsl r5, r5, #7",
         "mov.w r6, #0",
-        "ldm r3, {{r2, r3, r4, r5}}",
-        "sub r2, r6, r2, lsl #7",
-        "sub r3, r6, r3, lsl #7",
-        "sub r4, r6, r4, lsl #7",
-        "sub r5, r6, r5, lsl #7",
         "mov r7, r6",
         "mov r8, r6",
         "mov r9, r6",
@@ -94,7 +71,7 @@ unsafe extern "C" fn two_rows(weights: *const i8, x: *const [u32; 2], tiles: usi
         "ldm.w sp, {{r1-r9, pc}}",
         "3:",
         "cmp r1, r1",
-        "ldr.w pc, [sp, #72]",
+        "ldr.w pc, [sp, #76]",
         "4:",
         "ldr.w r10, [sp, #40]",
         "cmp r1, r10",
@@ -148,21 +125,10 @@ unsafe extern "C" fn two_rows(weights: *const i8, x: *const [u32; 2], tiles: usi
         "smmulr r8, r8, r11",
         "smmulr r9, r9, r11",
         "ldr.w pc, [sp, #44]",
-        // Outputs of 32 bits.
-        "ldrd r10, r11, [sp, #48]",
-        "strd r2, r6, [r10]",
-        "add.w r12, r10, r11",
-        "strd r3, r7, [r12]",
-        "add.w r12, r12, r11",
-        "strd r4, r8, [r12]",
-        "add.w r12, r12, r11",
-        "strd r5, r9, [r12]",
-        "add.w r10, r10, #16",
-        "b.w 8f",
         // A stream: floor((m x / 2^16 + 2) / 4) is the rescale of x 2^14.
-        "str.w r0, [sp, #76]",
+        "str.w r0, [sp, #80]",
         "ldrd r10, r11, [sp, #48]",
-        "ldrd r12, lr, [sp, #64]",
+        "ldrd r12, lr, [sp, #68]",
         "ldr.w r1, [r10]",
         "smlawb r0, r12, r1, lr",
         "add.w r2, r2, r0, asr #2",
@@ -184,50 +150,107 @@ unsafe extern "C" fn two_rows(weights: *const i8, x: *const [u32; 2], tiles: usi
         "add.w r5, r5, r0, asr #2",
         "smlawt r0, r12, r1, lr",
         "add.w r9, r9, r0, asr #2",
-        "ldr.w r0, [sp, #76]",
-        // Saturation.
-        "ssat r2, #16, r2",
-        "ssat r6, #16, r6",
-        "pkhbt r2, r2, r6, lsl #16",
-        "ssat r3, #16, r3",
-        "ssat r7, #16, r7",
-        "pkhbt r3, r3, r7, lsl #16",
-        "ssat r4, #16, r4",
-        "ssat r8, #16, r8",
-        "pkhbt r4, r4, r8, lsl #16",
-        "ssat r5, #16, r5",
-        "ssat r9, #16, r9",
-        "pkhbt r5, r5, r9, lsl #16",
-        "ldr.w pc, [sp, #60]",
-        "6:",
-        "usat16 r2, #14, r2",
-        "usat16 r3, #14, r3",
-        "usat16 r4, #14, r4",
-        "usat16 r5, #14, r5",
-        "b.w 7f",
-        "ssat16 r2, #15, r2",
-        "ssat16 r3, #15, r3",
-        "ssat16 r4, #15, r4",
-        "ssat16 r5, #15, r5",
-        "b.w 7f",
-        "usat16 r2, #15, r2",
-        "usat16 r3, #15, r3",
-        "usat16 r4, #15, r4",
-        "usat16 r5, #15, r5",
-        "b.w 7f",
-        "7:",
+        "ldr.w r0, [sp, #80]",
+        "ldr.w pc, [sp, #64]",
+        // Outputs of 32 bits.
         "ldrd r10, r11, [sp, #48]",
+        "strd r2, r6, [r10]",
+        "add.w r12, r10, r11",
+        "strd r3, r7, [r12]",
+        "add.w r12, r12, r11",
+        "strd r4, r8, [r12]",
+        "add.w r12, r12, r11",
+        "strd r5, r9, [r12]",
+        "ldr.w r12, [sp, #56]",
+        "add.w r10, r10, #16",
+        "b.w 8f",
+        // Bytes. A difference that saturates leaves out -128.
+        "ssat r2, #8, r2",
+        "ssat r3, #8, r3",
+        "ssat r4, #8, r4",
+        "ssat r5, #8, r5",
+        "ssat r6, #8, r6",
+        "ssat r7, #8, r7",
+        "ssat r8, #8, r8",
+        "ssat r9, #8, r9",
+        "bfi r2, r6, #8, #8",
+        "bfi r3, r7, #8, #8",
+        "bfi r4, r8, #8, #8",
+        "bfi r5, r9, #8, #8",
+        "mov.w r6, #0x01010101",
+        "qsub8 r2, r2, r6",
+        "qsub8 r3, r3, r6",
+        "qsub8 r4, r4, r6",
+        "qsub8 r5, r5, r6",
+        "sadd8 r2, r2, r6",
+        "sadd8 r3, r3, r6",
+        "sadd8 r4, r4, r6",
+        "sadd8 r5, r5, r6",
+        "ldrd r10, r11, [sp, #48]",
+        "ldrd r12, lr, [sp, #56]",
+        "strh.w r3, [r10, r11]",
+        "strh.w r4, [r10, r11, lsl #1]",
+        "strh.w r5, [r10, lr]",
+        "strh.w r2, [r10], #4",
+        "b.w 8f",
+        "6:",
+        "usat r2, #14, r2",
+        "usat r3, #14, r3",
+        "usat r4, #14, r4",
+        "usat r5, #14, r5",
+        "usat r6, #14, r6",
+        "usat r7, #14, r7",
+        "usat r8, #14, r8",
+        "usat r9, #14, r9",
+        "b.w 7f",
+        "ssat r2, #15, r2",
+        "ssat r3, #15, r3",
+        "ssat r4, #15, r4",
+        "ssat r5, #15, r5",
+        "ssat r6, #15, r6",
+        "ssat r7, #15, r7",
+        "ssat r8, #15, r8",
+        "ssat r9, #15, r9",
+        "b.w 7f",
+        "usat r2, #15, r2",
+        "usat r3, #15, r3",
+        "usat r4, #15, r4",
+        "usat r5, #15, r5",
+        "usat r6, #15, r6",
+        "usat r7, #15, r7",
+        "usat r8, #15, r8",
+        "usat r9, #15, r9",
+        "b.w 7f",
+        "ssat r2, #16, r2",
+        "ssat r3, #16, r3",
+        "ssat r4, #16, r4",
+        "ssat r5, #16, r5",
+        "ssat r6, #16, r6",
+        "ssat r7, #16, r7",
+        "ssat r8, #16, r8",
+        "ssat r9, #16, r9",
+        "7:",
+        "pkhbt r2, r2, r6, lsl #16",
+        "pkhbt r3, r3, r7, lsl #16",
+        "pkhbt r4, r4, r8, lsl #16",
+        "pkhbt r5, r5, r9, lsl #16",
+        "ldrd r10, r11, [sp, #48]",
+        "ldrd r12, lr, [sp, #56]",
         "str r3, [r10, r11]",
         "str r4, [r10, r11, lsl #1]",
-        "add r11, r11, r11, lsl #1",
-        "str r5, [r10, r11]",
+        "str r5, [r10, lr]",
         "str r2, [r10], #8",
         "8:",
-        "ldr.w r11, [sp, #56]",
         "str.w r10, [sp, #48]",
-        "cmp r10, r11",
+        "cmp r10, r12",
+        "blo.w 2b",
+        "ldrd r10, r0, [sp, #84]",
+        "movs r11, #0",
+        "str r10, [sp, #48]",
+        "str r11, [sp, #88]",
+        "cmp r0, r11",
         "bne.w 2b",
-        "add sp, #80",
+        "add sp, #92",
         "pop {{r4-r11, pc}}",
     )
 }

@@ -11,10 +11,12 @@ mod product;
 mod ready;
 mod row_major;
 
+use bytemuck::cast_slice_mut;
 use model_format::layout::{BLOCK_ROWS, LinearInt, Packing};
 
 use super::{Input, LAYOUT};
-use epilogue::Epilogue;
+use epilogue::{BYTES, SUMS};
+use product::Target;
 pub use ready::{Ready, ready, scratch_len};
 pub use row_major::dot4;
 
@@ -32,15 +34,10 @@ pub fn block(
     input: &Input<'_>,
     out: &mut [[i32; ROWS]; TOKENS],
 ) {
-    let left = linear.rows.saturating_sub(first_row).div_ceil(BLOCK_ROWS);
-    let blocks = [first_row, left.min(ROWS / BLOCK_ROWS)];
-    let (to, stride) = (out.as_mut_ptr().cast(), size_of::<[i32; ROWS]>());
-    let multiply = || {
-        // SAFETY: a row of `out` has room for the 32 bits of each row of these blocks, and there is one
-        // for every token that `multiply` admits.
-        unsafe { product::multiply(linear, blocks, input, &Epilogue::RESCALE, to, stride) }
-    };
-    if left != 0 && multiply() {
+    let left = linear.rows.saturating_sub(first_row).div_ceil(BLOCK_ROWS) * BLOCK_ROWS;
+    let rows = [first_row, left.min(ROWS)];
+    let to = cast_slice_mut(out.as_flattened_mut());
+    if product::multiply(linear, input, Target { rows, multiplier: 0, bounds: SUMS, out: to }) {
         return;
     }
     match linear.packing {
@@ -59,7 +56,7 @@ pub fn try_project(
     bounds: [i32; 2],
     out: &mut [i16],
 ) -> bool {
-    project(linear, input, None, bounds, out)
+    try_project_add(linear, input, 0, bounds, out)
 }
 
 /// The same, added to `stream` times `multiplier`.
@@ -71,27 +68,18 @@ pub fn try_project_add(
     bounds: [i32; 2],
     stream: &mut [i16],
 ) -> bool {
-    project(linear, input, Some(multiplier), bounds, stream)
+    let (rows, out) = ([0, linear.rows], cast_slice_mut(stream));
+    product::multiply(linear, input, Target { rows, multiplier, bounds, out })
 }
 
-#[inline(never)]
-fn project(
+/// The same for keys and values.
+#[inline(always)]
+pub fn try_project_cached(
     linear: &LinearInt<'_>,
     input: &Input<'_>,
-    multiplier: Option<i32>,
-    bounds: [i32; 2],
-    out: &mut [i16],
+    out: &mut [i8],
+    _: &mut [i16],
 ) -> bool {
-    let Some(epilogue) = Epilogue::new(multiplier, bounds) else {
-        return false;
-    };
-    // Outputs are stored by words, and by blocks.
-    let (rows, to) = (linear.rows, out.as_mut_ptr());
-    let has_room = input.tokens as u64 * rows as u64 <= out.len() as u64;
-    if !has_room || rows == 0 || !(rows | to.addr()).is_multiple_of(BLOCK_ROWS) {
-        return false;
-    }
-    let blocks = [0, rows / BLOCK_ROWS];
-    // SAFETY: `out` has room for all rows of all tokens, which are whole blocks, and begins on a word.
-    unsafe { product::multiply(linear, blocks, input, &epilogue, to.cast(), rows * 2) }
+    let (rows, out) = ([0, linear.rows], cast_slice_mut(out));
+    product::multiply(linear, input, Target { rows, multiplier: 0, bounds: BYTES, out })
 }

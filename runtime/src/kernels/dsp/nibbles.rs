@@ -1,178 +1,156 @@
-//! Weights of 4 bits, one token: 169 instructions for two groups of 16 columns of four rows, 1.32 for a
+//! Weights of 4 bits, one token: 163 instructions for two groups of 16 columns of four rows, 1.27 for a
 //! multiply-accumulate.
 //!
-//! A word is eight columns of a row. `AND` with a shifted operand takes two of them out at once. The sums
-//! of a group begin at -8 times that of its x, since stored weights are 8 too large; times their factors
-//! they go to the sums of the rows, which lie on the stack.
+//! A word is eight columns of a row. `AND` with a shifted operand takes two of them out at once, 256 times
+//! as large, and so it does with the factors of two groups: `SMLAW` leaves out the 2^16 of the product
+//! of both. The sums of a group begin at -8 times that of its x, since stored weights are 8 too large.
 
-use model_format::layout::GROUP_COLS;
+use model_format::layout::{BLOCK_ROWS, GROUP_COLS, LinearInt};
 
 use super::super::Input;
-use super::ready;
+use super::epilogue::Call;
+use super::{code, ready};
 
-/// Two columns, whose x is in `$x`, of four rows. r7 to r10 are their weights, r2 to r5 their sums, the
-/// first three of which are what `$a`, `$b` and `$c` are and these products.
+/// Two columns, whose x is in `$x`, of four rows. r8 to r11 are their weights, r2 to r5 their sums; `$t`
+/// is free, and `$a`, `$b`, `$c`, `$d` are what these products are added to.
 macro_rules! two_columns {
-    ($x:literal, $shift:literal, $a:literal, $b:literal, $c:literal) => {
+    ($x:literal, $shift:literal, $t:literal, $a:literal, $b:literal, $c:literal, $d:literal) => {
         concat!(
-            "and r11, r6, r8",
-            $shift,
-            "\n",
-            "smlad r3, r11, ",
-            $x,
-            ", ",
-            $a,
-            "\n",
-            "and r11, r6, r9",
-            $shift,
-            "\n",
-            "smlad r4, r11, ",
-            $x,
-            ", ",
-            $b,
-            "\n",
-            "and r11, r6, r10",
-            $shift,
-            "\n",
-            "smlad r5, r11, ",
-            $x,
-            ", ",
-            $c,
-            "\n",
-            "and r11, r6, r7",
-            $shift,
-            "\n",
-            "smlad r2, r11, ",
-            $x,
-            ", r2\n",
+            two_columns!("r2", "r8", $x, $shift, $t, $a),
+            two_columns!("r3", "r9", $x, $shift, $t, $b),
+            two_columns!("r4", "r10", $x, $shift, $t, $c),
+            two_columns!("r5", "r11", $x, $shift, $t, $d),
         )
+    };
+    ($sum:literal, $w:literal, $x:literal, $shift:literal, $t:literal, $a:literal) => {
+        concat!(
+            "and ", $t, ", r6, ", $w, $shift, "\nsmlad ", $sum, ", ", $t, ", ", $x, ", ", $a, "\n",
+        )
+    };
+    ($x:literal, $shift:literal) => {
+        two_columns!($x, $shift, "r7", "r2", "r3", "r4", "r5")
     };
 }
 pub(super) use two_columns;
 
-/// Half of a group.
-macro_rules! eight_columns {
-    ($a:literal, $b:literal, $c:literal) => {
-        concat!(
-            "ldm r0!, {{r7, r8, r9, r10}}\n",
-            "ldrd r12, lr, [r1], #8\n",
-            two_columns!("r12", "", $a, $b, $c),
-            two_columns!("lr", ", lsr #4", "r3", "r4", "r5"),
-            "ldrd r12, lr, [r1], #8\n",
-            two_columns!("r12", ", lsr #8", "r3", "r4", "r5"),
-            two_columns!("lr", ", lsr #12", "r3", "r4", "r5"),
-        )
-    };
-}
-pub(super) use eight_columns;
-
-/// A group: all sums begin with what r2 is.
+/// A group: all sums begin with what r7 is, which is free after it.
 macro_rules! group {
     () => {
-        concat!(eight_columns!("r2", "r2", "r2"), eight_columns!("r3", "r4", "r5"))
+        concat!(
+            "ldm r0!, {{r8, r9, r10, r11}}\n",
+            "ldrd r12, lr, [r1], #8\n",
+            two_columns!("r12", ", lsl #8", "r5", "r7", "r7", "r7", "r7"),
+            two_columns!("lr", ", lsl #4"),
+            "ldrd r12, lr, [r1], #8\n",
+            two_columns!("r12", ""),
+            two_columns!("lr", ", lsr #4"),
+            "ldm r0!, {{r8, r9, r10, r11}}\n",
+            "ldrd r12, lr, [r1], #8\n",
+            two_columns!("r12", ", lsl #8"),
+            two_columns!("lr", ", lsl #4"),
+            "ldrd r12, lr, [r1], #8\n",
+            two_columns!("r12", ""),
+            two_columns!("lr", ", lsr #4"),
+        )
     };
 }
 pub(super) use group;
 
 /// Two blocks' beginnings, for an even and for an odd number of groups; the turn of two groups; the end
-/// of a block; and how the stack is made ready. Blocks add to it: the sums of the rows, the factors of
-/// the turn, the start of its second group, and the addresses of the next starts and factors.
+/// of a block; and how the stack is made ready. Blocks add to it: where x is at the last turn, and the
+/// addresses of the next starts and factors. Between groups the sums of the rows are in r9 to r12; a
+/// group puts them on the stack behind the start of the next one and the factors of both, or behind
+/// those that the group which went before took out, three of them and the first row's.
 #[cfg(feature = "int4")]
 macro_rules! nibbles {
     () => {
         concat!(
             "20:\n",
-            "ldrd r8, r9, [sp, #64]\n",
-            "add r9, r9, r0\n",
-            "push {{r2-r9}}\n",
+            "add.w r7, r7, r0\n",
+            "push {{r4, r5, r7}}\n",
+            "umull r9, r10, r2, r2\n",
+            "umull r11, r12, r2, r2\n",
             "21:\n",
-            "ldr.w r8, [sp, #64]\n",
-            "cmp r1, r8\n",
-            "ldrd r8, r9, [sp, #24]\n",
-            "ldrd r2, r11, [r8], #8\n",
-            "ldr r10, [r9], #4\n",
-            "strd r8, r9, [sp, #24]\n",
-            "strd r10, r11, [sp, #16]\n",
+            "ldm.w sp, {{r2, r3, r4}}\n",
+            "cmp r1, r2\n",
+            "ldrd r7, r8, [r3], #8\n",
+            "ldr lr, [r4], #4\n",
+            "strd r3, r4, [sp, #4]\n",
+            "push {{r8-r12, lr}}\n",
             group!(),
-            "ldm.w sp, {{r7-r12}}\n",
-            "and lr, r11, #15\n",
-            "mla r7, r2, lr, r7\n",
-            "ubfx lr, r11, #4, #4\n",
-            "mla r8, r3, lr, r8\n",
-            "ubfx lr, r11, #8, #4\n",
-            "mla r9, r4, lr, r9\n",
-            "ubfx lr, r11, #12, #4\n",
-            "mla r10, r5, lr, r10\n",
-            "stm.w sp, {{r7-r10}}\n",
-            "mov r2, r12\n",
+            "pop {{r7, r9-r12, lr}}\n",
+            "and r8, r6, lr, lsl #8\n",
+            "smlawb r9, r2, r8, r9\n",
+            "and r2, r6, lr, lsl #4\n",
+            "smlawb r10, r3, r2, r10\n",
+            "and r3, r6, lr\n",
+            "smlawb r11, r4, r3, r11\n",
+            "and r4, r6, lr, lsr #4\n",
+            "smlawb r12, r5, r4, r12\n",
             "22:\n",
+            "push {{r2-r4, r8-r12}}\n",
             group!(),
-            "ldm.w sp, {{r7-r11}}\n",
-            "ubfx lr, r11, #16, #4\n",
-            "mla r7, r2, lr, r7\n",
-            "ubfx lr, r11, #20, #4\n",
-            "mla r8, r3, lr, r8\n",
-            "ubfx lr, r11, #24, #4\n",
-            "mla r9, r4, lr, r9\n",
-            "lsr lr, r11, #28\n",
-            "mla r10, r5, lr, r10\n",
-            "stm.w sp, {{r7-r10}}\n",
+            "pop {{r6-r12, lr}}\n",
+            "smlawt r9, r2, r9, r10\n",
+            "smlawt r10, r3, r6, r11\n",
+            "smlawt r11, r4, r7, r12\n",
+            "smlawt r12, r5, r8, lr\n",
+            "mov r6, #0x0F000F00\n",
             "bne.w 21b\n",
-            "ldr.w r0, [sp, #28]\n",
-            "pop {{r8-r11}}\n",
-            "add sp, #16\n",
+            "pop {{r3, r4, r5}}\n",
             // Two shifts end on a multiple of 4; then come four multipliers of 8 bits, four biases of 16.
-            "orr r0, r0, #2\n",
+            "orr r0, r5, #2\n",
             "ldrb r6, [r0], #1\n",
             "ldrb r7, [r0], #1\n",
-            "ldm.w r0!, {{r5, r12, lr}}\n",
+            "ldm.w r0!, {{r3, r4, lr}}\n",
             "mov r2, #1\n",
             "lsl.w r6, r2, r6\n",
-            "smlabb r8, r12, r6, r8\n",
-            "smlatb r9, r12, r6, r9\n",
-            "smlabb r10, lr, r6, r10\n",
-            "smlatb r11, lr, r6, r11\n",
-            "uxtb r2, r5\n",
+            "smlabb r8, r4, r6, r9\n",
+            "smlatb r9, r4, r6, r10\n",
+            "smlabb r10, lr, r6, r11\n",
+            "smlatb r11, lr, r6, r12\n",
+            "uxtb r2, r3\n",
             "lsl.w r2, r2, r7\n",
-            "ubfx r3, r5, #8, #8\n",
-            "lsl.w r3, r3, r7\n",
-            "ubfx r4, r5, #16, #8\n",
+            "ubfx r4, r3, #16, #8\n",
             "lsl.w r4, r4, r7\n",
-            "lsr.w r5, r5, #24\n",
+            "lsr.w r5, r3, #24\n",
             "lsl.w r5, r5, r7\n",
+            "ubfx r3, r3, #8, #8\n",
+            "lsl.w r3, r3, r7\n",
             "b.w 9b\n",
             "23:\n",
-            "ldrd r8, r9, [sp, #64]\n",
-            "add r9, r9, r0\n",
-            "push {{r2-r9}}\n",
-            "ldr r2, [r8], #4\n",
-            "ldrh r10, [r9], #2\n",
-            "lsl r10, r10, #16\n",
-            "strd r8, r9, [sp, #24]\n",
-            "str r10, [sp, #16]\n",
-            "ldr r11, [sp, #100]\n",
-            "cmp r11, #32\n",
+            "cmp r7, #32\n",
+            "add.w r7, r7, r0\n",
+            "ldr r8, [r5], #4\n",
+            "ldrh lr, [r7], #2\n",
+            "push {{r4, r5, r7}}\n",
+            "mov r7, r8\n",
+            "umull r9, r10, r2, r2\n",
+            "umull r11, r12, r2, r2\n",
+            "lsl.w lr, lr, #16\n",
+            "and r8, r6, lr, lsl #8\n",
+            "and r2, r6, lr, lsl #4\n",
+            "and r3, r6, lr\n",
+            "and r4, r6, lr, lsr #4\n",
             "b.w 22b\n",
             "25:\n",
-            "lsl r10, r10, #5\n",
-            "push {{r7, r10}}\n",
-            "mov r11, #2\n",
-            "push {{r5, r6, r11, r12}}\n",
-            "push {{r4, r8, r9}}\n",
-            "add r12, r1, r10\n",
-            "sub r12, r12, #64\n",
-            "adr.w r11, 20b\n",
-            "adr.w r3, 23b\n",
+            "lsl r10, r8, #5\n",
+            "mov r8, #2\n",
+            "push {{r5, r6, r8, r12}}\n",
+            "push {{r4, r7, r9}}\n",
+            "add r4, r1, r10\n",
+            "sub r4, r4, #64\n",
             "tst r10, #32\n",
+            "adr.w r8, 20b\n",
+            "adr.w r3, 23b\n",
             "it ne\n",
-            "movne r11, r3\n",
-            "add r11, r11, #1\n",
-            "push {{r11, r12}}\n",
+            "movne r8, r3\n",
+            "add r8, r8, #1\n",
+            "push {{r8, r12}}\n",
+            "mov r5, r11\n",
+            "mov r7, r10\n",
+            "mov r6, #0x0F000F00\n",
             "mov r2, #0\n",
-            "mov r3, r2\n",
-            "mov r4, r2\n",
-            "mov r5, r2\n",
-            "mov r6, #0x000F000F\n",
             "push {{r1-r7}}\n",
             "b.w 2b\n",
         )
@@ -187,6 +165,13 @@ macro_rules! nibbles {
 }
 pub(super) use nibbles;
 
+/// Bytes of the weights of a group and of its factors.
+const GROUP_LEN: usize = BLOCK_ROWS * GROUP_COLS / 2 + 2;
+/// Bytes of two shifts, four multipliers and four biases.
+const CONSTANTS_LEN: usize = 2 + BLOCK_ROWS * 3;
+/// -8 times 256, twice.
+const STARTS: u32 = 0xF800_F800;
+
 /// Bytes of scratch for one token: the starts of its groups, and its columns where they do not fill the
 /// last.
 pub const fn scratch_len(cols: usize) -> usize {
@@ -196,8 +181,8 @@ pub const fn scratch_len(cols: usize) -> usize {
     groups.saturating_mul(4).saturating_add(copy)
 }
 
-/// Whether an input has all its tokens, and they and what is spare of its scratch suffice for [`groups`].
-pub fn is_ready(input: &Input<'_>) -> bool {
+/// Whether an input has all its tokens, and they and what is spare of its scratch suffice for [`groups_of`].
+fn is_ready(input: &Input<'_>) -> bool {
     let (x, spare) = (input.x, input.ready.spare);
     let is_whole = input.cols.is_multiple_of(GROUP_COLS);
     let addresses = spare.as_ptr().addr() | if is_whole { x.as_ptr().addr() } else { 0 };
@@ -205,12 +190,39 @@ pub fn is_ready(input: &Input<'_>) -> bool {
     has_tokens && spare.len() >= scratch_len(input.cols) && addresses.is_multiple_of(4)
 }
 
+/// Bytes of a block; 0 where the input is not ready for it.
+#[inline(never)]
+pub fn block_len(linear: &LinearInt<'_>, input: &Input<'_>) -> usize {
+    let groups = linear.cols.div_ceil(GROUP_COLS);
+    // Constants end on a multiple of 4.
+    let len = (groups * GROUP_LEN + CONSTANTS_LEN).next_multiple_of(4);
+    if linear.cols == input.cols && is_ready(input) { len } else { 0 }
+}
+
+/// All blocks, token by token.
+///
+/// # Safety
+/// That of [`code::multiply`], with an input of at least one column and [`block_len`].
+#[inline(never)]
+pub unsafe fn multiply(weights: *const i8, input: &Input<'_>, call: &mut Call) {
+    let groups = input.cols.div_ceil(GROUP_COLS);
+    for token in 0..input.tokens {
+        // SAFETY: the input is ready, and has this token; the rest is the caller's.
+        unsafe {
+            let (x, starts) = groups_of(input, token);
+            call.start = starts.expose_provenance();
+            code::multiply(weights, x, groups.wrapping_neg(), call);
+        }
+        call.out = call.out.wrapping_add(call.stride);
+    }
+}
+
 /// The columns of a token in whole groups, and the starts of those.
 ///
 /// # Safety
 /// The input must be ready and have this token, with at least one column.
-#[inline(never)]
-pub unsafe fn groups(input: &Input<'_>, token: usize) -> (*const u32, *const i32) {
+#[inline(always)]
+unsafe fn groups_of(input: &Input<'_>, token: usize) -> (*const u32, *const i32) {
     let groups = input.cols.div_ceil(GROUP_COLS);
     let x = input.token(token);
     let starts = input.ready.spare.as_ptr().cast::<i32>().cast_mut();
@@ -228,12 +240,6 @@ pub unsafe fn groups(input: &Input<'_>, token: usize) -> (*const u32, *const i32
     };
     // SAFETY: `columns` are so many groups of four tiles, at least one, on a multiple of 4 bytes
     // (`is_ready`); what is spare begins with room for their sums, and nothing else uses it meanwhile.
-    unsafe {
-        ready::sum(columns.cast(), GROUP_COLS / 4, groups, starts);
-        for start in 0..groups {
-            let start = starts.wrapping_add(start);
-            start.write(start.read().wrapping_mul(-8));
-        }
-    }
+    unsafe { ready::sum(columns.cast(), GROUP_COLS / 4, groups, starts, STARTS) };
     (columns, starts)
 }

@@ -10,13 +10,16 @@ use super::{TOKENS, nibbles};
 /// Words of a tile.
 const TILE_WORDS: usize = TILE_COLS / 2;
 
+/// -1 twice.
+const MINUS_ONE: u32 = u32::MAX;
+
 /// Whole tiles of columns of every token, and their sums.
 #[derive(Clone, Copy)]
 pub struct Ready<'x> {
     /// `[tokens, tiles]`; of [`TOKENS`] tokens the words of two columns lie together, `[columns / 2,
     /// tokens]`. Empty where the input does not lie on a multiple of 4 bytes.
     pub tiles: &'x [[u32; TILE_WORDS]],
-    /// Of the columns of every token.
+    /// Of the columns of every token, negated.
     pub sums: [i32; TOKENS],
     /// What is left of the scratch, for weights of 4 bits.
     pub spare: &'x [Cell<u8>],
@@ -50,7 +53,7 @@ pub fn ready<'x>(x: &'x [i16], [tokens, cols]: [usize; 2], scratch: &'x mut [u8]
     let mut sums = [0; TOKENS];
     if tokens < TOKENS && len != 0 && len <= tiles.len() as u64 {
         // SAFETY: there are `count` tiles of `tokens` tokens, at least one, and as many sums.
-        unsafe { sum(tiles.as_ptr(), count, tokens, sums.as_mut_ptr()) };
+        unsafe { sum(tiles.as_ptr(), count, tokens, sums.as_mut_ptr(), MINUS_ONE) };
     }
     Ready { tiles, sums, spare: Cell::from_mut(scratch).as_slice_of_cells() }
 }
@@ -67,7 +70,7 @@ fn interleaved<'x>(x: &[i16], tiles: usize, scratch: &'x mut [u8]) -> Ready<'x> 
         return Ready { tiles: &[], sums, spare };
     }
     // SAFETY: `x` is four tokens of so many tiles, at least one, and `to` is as long.
-    unsafe { interleave(x.as_ptr(), tiles * TILE_COLS, tiles, to.as_mut_ptr(), &mut sums) };
+    unsafe { interleave(x.as_ptr(), tiles, to.as_mut_ptr(), &mut sums) };
     Ready { tiles: to, sums, spare }
 }
 
@@ -92,50 +95,62 @@ fn pad<'x>(
     (to, rest)
 }
 
-/// Puts the words of four tokens together and adds their columns, a tile of each a turn.
+/// Puts the words of four tokens together and subtracts their columns, two tiles of each a turn.
 ///
 /// # Safety
-/// `x` must be four tokens of `cols` columns; each must have `tiles` whole tiles, at least one; `to` must
-/// have room for them.
+/// `x` must be four tokens of `tiles` tiles, at least one; `to` must have room for them.
 #[unsafe(naked)]
 unsafe extern "C" fn interleave(
     x: *const i16,
-    cols: usize,
     tiles: usize,
     to: *mut [u32; TILE_WORDS],
     sums: &mut [i32; TOKENS],
 ) {
     naked_asm!(
         dsp_cpu!(),
-        "push {{r4-r11, lr}}",
-        "mov lr, #0x00010001",
-        "lsl r1, r1, #1",
-        "add r12, r1, r1, lsl #1",
+        "push {{r3-r11, lr}}",
+        "mov lr, #-1",
+        "lsl r3, r1, #3",
+        "add r12, r3, r1, lsl #4",
         "mov r8, #0",
         "mov r9, #0",
         "mov r10, #0",
         "mov r11, #0",
+        "tst r1, #1",
+        "bne 3f",
         "2:",
         ".rept 2",
-        "ldr r5, [r0, r1]",
-        "ldr r6, [r0, r1, lsl #1]",
+        "ldr r5, [r0, r3]",
+        "ldr r6, [r0, r3, lsl #1]",
         "ldr r7, [r0, r12]",
         "ldr r4, [r0], #4",
         "smlad r8, r4, lr, r8",
         "smlad r9, r5, lr, r9",
         "smlad r10, r6, lr, r10",
         "smlad r11, r7, lr, r11",
-        "stm r3!, {{r4, r5, r6, r7}}",
+        "stm r2!, {{r4, r5, r6, r7}}",
         ".endr",
-        "subs r2, r2, #1",
-        "bne 2b",
-        "ldr r0, [sp, #36]",
-        "stm r0, {{r8, r9, r10, r11}}",
+        "3:",
+        ".rept 2",
+        "ldr r5, [r0, r3]",
+        "ldr r6, [r0, r3, lsl #1]",
+        "ldr r7, [r0, r12]",
+        "ldr r4, [r0], #4",
+        "smlad r8, r4, lr, r8",
+        "smlad r9, r5, lr, r9",
+        "smlad r10, r6, lr, r10",
+        "smlad r11, r7, lr, r11",
+        "stm r2!, {{r4, r5, r6, r7}}",
+        ".endr",
+        "subs r1, r1, #2",
+        "bhi 2b",
+        "pop {{r3}}",
+        "stm r3, {{r8, r9, r10, r11}}",
         "pop {{r4-r11, pc}}",
     )
 }
 
-/// The sums of the columns of tokens of `tiles` tiles, four tiles a turn.
+/// The sums of the columns of tokens of `tiles` tiles times the halves of `factors`, four tiles a turn.
 ///
 /// # Safety
 /// `x` must be `tokens` times `tiles` tiles, `sums` must have room for `tokens`, and neither may be 0.
@@ -145,26 +160,27 @@ pub unsafe extern "C" fn sum(
     tiles: usize,
     tokens: usize,
     sums: *mut i32,
+    factors: u32,
 ) {
     naked_asm!(
         dsp_cpu!(),
-        "push {{r4-r11, lr}}",
-        "mov r12, #0x00010001",
+        "push {{r1, r4-r11, lr}}",
+        "ldr r12, [sp, #40]",
         "2:",
         "mov lr, #0",
         "ands r4, r1, #3",
-        "beq 4f",
+        "beq 5f",
         "3:",
         "ldm r0!, {{r5, r6}}",
         "smlad lr, r5, r12, lr",
         "smlad lr, r6, r12, lr",
         "subs r4, r4, #1",
         "bne 3b",
-        "4:",
-        "lsrs r11, r1, #2",
+        "lsrs r1, r1, #2",
         "beq 6f",
+        "lsl r1, r1, #2",
         "5:",
-        "ldm r0!, {{r4, r5, r6, r7, r8, r9, r10}}",
+        "ldm r0!, {{r4, r5, r6, r7, r8, r9, r10, r11}}",
         "smlad lr, r4, r12, lr",
         "smlad lr, r5, r12, lr",
         "smlad lr, r6, r12, lr",
@@ -172,14 +188,15 @@ pub unsafe extern "C" fn sum(
         "smlad lr, r8, r12, lr",
         "smlad lr, r9, r12, lr",
         "smlad lr, r10, r12, lr",
-        "ldr r4, [r0], #4",
-        "smlad lr, r4, r12, lr",
-        "subs r11, r11, #1",
+        "smlad lr, r11, r12, lr",
+        "subs r1, r1, #4",
         "bne 5b",
         "6:",
         "str lr, [r3], #4",
+        "ldr r1, [sp]",
         "subs r2, r2, #1",
         "bne 2b",
+        "add sp, #4",
         "pop {{r4-r11, pc}}",
     )
 }

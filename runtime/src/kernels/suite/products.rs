@@ -1,9 +1,10 @@
-//! `block`, `try_project` and `try_project_add`, with every packing.
+//! `block` and the products in one go, with every packing.
 
 use model_format::layout::{LinearInt, Packing};
 
 use super::super::{
     Block, Input, ROWS, TOKENS, block, reference, scratch_len, try_project, try_project_add,
+    try_project_cached,
 };
 use super::matrix::{MAX_OFFSET, MAX_ROWS, Matrix, PACKINGS};
 use super::{Difference, EXTREMES, MAX_COLS, Random};
@@ -186,7 +187,7 @@ impl Products<'_> {
             };
             name(self.outputs_agree(random, out_offset, project, epilogue), "try_project_add")?;
         }
-        Ok(())
+        name(self.cached_agree(random, out_offset), "try_project_cached")
     }
 
     fn blocks_agree(&self, block: impl Fn(&LinearInt<'_>, usize, &Input<'_>, &mut Block)) -> bool {
@@ -218,6 +219,24 @@ impl Products<'_> {
         let truth = self.truth.iter().flat_map(|truth| &truth[..self.linear.rows]);
         for (old, &value) in before[offset..][..len].iter_mut().zip(truth) {
             *old = epilogue(*old, value) as i16;
+        }
+        before == after
+    }
+
+    /// The same for keys and values, whose memory begins so many elements behind a word.
+    fn cached_agree(&self, random: &mut Random, offset: usize) -> bool {
+        let len = self.linear.rows * self.input.tokens;
+        let mut before = [0; 1 + (MAX_ROWS * TOKENS + BEHIND).div_ceil(4)];
+        before.fill_with(|| random.bits());
+        let (mut after, mut room) = (before, [0; MAX_ROWS * TOKENS]);
+        let before: &mut [i8] = bytemuck::cast_slice_mut(&mut before);
+        let after: &mut [i8] = bytemuck::cast_slice_mut(&mut after);
+        let (out, room) = (&mut after[offset..][..len], &mut room[..len]);
+        if try_project_cached(&self.linear, &self.input, out, room) {
+            let truth = self.truth.iter().flat_map(|truth| &truth[..self.linear.rows]);
+            for (old, &value) in before[offset..][..len].iter_mut().zip(truth) {
+                *old = value.clamp(-127, 127) as i8;
+            }
         }
         before == after
     }
