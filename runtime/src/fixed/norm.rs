@@ -12,9 +12,9 @@ const NORMALIZED_FRAC_BITS: u32 = 20;
 /// With `d` elements, `D = d * x - sum(x)` and `V = d * sum(x^2) - sum(x)^2 + eps`, a normalised
 /// element is `D / sqrt(V)`: the scale of `x` cancels, and nothing is rounded before the end.
 pub struct Statistics {
-    /// `d` and `sum(x)`, shifted left by what `shift` has less than 32.
+    /// `d` and `-sum(x)`, shifted left by what `shift` has less than 32.
     d: i32,
-    sum: i32,
+    minus_sum: i32,
     /// `1 / sqrt(V)` as `reciprocal * 2^-shift / 2^NORMALIZED_FRAC_BITS`, in `[2^30, 2^31)`.
     reciprocal: i32,
     /// What `shift` has more than 32.
@@ -35,7 +35,12 @@ impl Statistics {
         // the shift 32 is below 2^29.
         let less = 32_u32.saturating_sub(shift);
         let more = shift.saturating_sub(32);
-        Self { d: d << less, sum: sum.wrapping_shl(less), reciprocal: reciprocal as i32, more }
+        Self {
+            d: d << less,
+            minus_sum: sum.wrapping_neg().wrapping_shl(less),
+            reciprocal: reciprocal as i32,
+            more,
+        }
     }
 
     /// Whether [`normalize`](Self::normalize) is one product.
@@ -61,7 +66,7 @@ impl Statistics {
 
     #[inline(always)]
     fn deviation(&self, x: i16) -> i32 {
-        self.d.wrapping_mul(i32::from(x)).wrapping_sub(self.sum)
+        self.d.wrapping_mul(i32::from(x)).wrapping_add(self.minus_sum)
     }
 }
 

@@ -8,39 +8,36 @@ use super::vectors;
 use crate::fixed::softmax::EXP2;
 use crate::precision::Rows;
 
-/// See [`vectors::scores`]. Eight columns of all rows at a time, then four, then one.
+/// See [`vectors::scores`]. Four rows at a time, then one column.
 pub fn scores(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32]) {
     let (cols, rows) = (keys.cols.min(query.len()), scores.len());
     let reach = rows.saturating_sub(1).saturating_mul(keys.stride).saturating_add(cols);
-    let mut query = query.get(..cols).unwrap_or(query);
-    scores.fill(0);
-    let Some(mut data) = keys.data.get(..reach).filter(|_| rows != 0) else {
-        return add_columns(keys, query, scores);
+    let whole = match rows < 4 || reach > keys.data.len() {
+        true => 0,
+        false => cols & !3,
     };
-    while let Some((x, rest)) = query.split_first_chunk::<8>() {
-        let place = Place { data: data.as_ptr(), stride: keys.stride, count: rows };
-        // SAFETY: all rows of `data` have as many columns as `query`, eight at least; `scores` has an
-        // element for each row, not 0.
-        unsafe { add_strip8(&place, x, scores.as_mut_ptr()) };
-        (query, data) = (rest, data.get(8..).unwrap_or_default());
+    if whole != 0 {
+        let place = Place { data: keys.data.as_ptr(), stride: keys.stride, count: rows };
+        // SAFETY: `reach` bytes from `data` on are readable, which is the end of the last row's `cols`
+        // columns, as many as `query` has at least, of which `whole` are a multiple of 4 and not 0;
+        // `scores` has an element for each row, four at least.
+        unsafe { multiply_rows(&place, query.as_ptr(), whole, scores.as_mut_ptr()) };
     }
-    if let Some((x, rest)) = query.split_first_chunk::<4>() {
-        let place = Place { data: data.as_ptr(), stride: keys.stride, count: rows };
-        // SAFETY: as above, with four columns.
-        unsafe { add_strip4(&place, x, scores.as_mut_ptr()) };
-        (query, data) = (rest, data.get(4..).unwrap_or_default());
-    }
-    if !query.is_empty() {
-        add_columns(Rows { data, cols: query.len(), ..keys }, query, scores);
+    if whole != cols {
+        let data = keys.data.get(whole..).unwrap_or_default();
+        let left = Rows { data, cols: keys.cols.saturating_sub(whole), ..keys };
+        add_columns(left, query.get(whole..).unwrap_or_default(), scores, whole);
     }
 }
 
-/// Adds the products of the few columns that are left; of all where rows are missing.
+/// Adds the products of the few columns that are left after `whole` ones; of all where rows are missing
+/// or few.
 #[cold]
 #[inline(never)]
-fn add_columns(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32]) {
+fn add_columns(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32], whole: usize) {
     for (t, score) in scores.iter_mut().enumerate() {
-        *score = score.wrapping_add(super::dot(keys.row(t), query));
+        let before = if whole == 0 { 0 } else { *score };
+        *score = before.wrapping_add(super::dot(keys.row(t), query));
     }
 }
 
@@ -141,77 +138,81 @@ struct Columns {
     multiplier: i32,
 }
 
-/// Adds the products of eight columns of all rows with `x` to the rows' scores: 15 instructions for 8 products. `SXTB16` widens columns 0 and 2 of a word, with a
-/// rotation 1 and 3, so `x` is regrouped once for all rows.
+/// The products of the first `cols` columns of all rows with `x`, four rows of four columns a turn: 26
+/// instructions for 16 products. `SXTB16` widens columns 0 and 2 of a word, with a rotation 1 and 3, so
+/// `x` is regrouped for the four rows. The last four rows may begin with some that are done already.
+///
+/// On the stack: `x`; bytes from the end of a row to the fourth next one; how many rows are left.
 ///
 /// # Safety
-/// Every row of `place` must have eight elements, and `scores` one for each row, at least one.
-/// No alignment is needed: only `LDR` reads bytes, which these cores allow anywhere in normal memory.
+/// Every row of `place` and `x` must have `cols` elements, a multiple of 4 and not 0, and `scores` one for
+/// each row, at least four. No alignment is needed but that of the scores: only `LDR` reads bytes, which
+/// these cores allow anywhere in normal memory.
 #[unsafe(naked)]
-unsafe extern "C" fn add_strip8(place: &Place, x: &[i16; 8], scores: *mut i32) {
+unsafe extern "C" fn multiply_rows(place: &Place, x: *const i16, cols: usize, scores: *mut i32) {
     naked_asm!(
         dsp_cpu!(),
         "push {{r4-r11, lr}}",
-        "ldm r0, {{r3, r4, r5}}",
-        "ldr r6, [r1]",
-        "ldr r7, [r1, #4]",
-        "pkhbt r8, r6, r7, lsl #16",
-        "pkhtb r9, r7, r6, asr #16",
-        "ldr r6, [r1, #8]",
-        "ldr r7, [r1, #12]",
-        "pkhbt r10, r6, r7, lsl #16",
-        "pkhtb r11, r7, r6, asr #16",
+        "ldm r0, {{r0, r4, r5}}",
+        "rsb r12, r2, r4, lsl #2",
+        "push {{r1, r12, lr}}",
+        "add r2, r1, r2, lsl #1",
+        "mov lr, r5",
+        "add r5, r4, r4, lsl #1",
         "2:",
-        "ldr r0, [r3]",
-        "ldr r6, [r3, #4]",
-        "ldr r7, [r2]",
-        "add r3, r4",
-        "sxtb16 r1, r0",
-        "sxtb16 r0, r0, ror #8",
-        "sxtb16 r12, r6",
-        "sxtb16 r6, r6, ror #8",
-        "smlad r7, r1, r8, r7",
-        "smlad r7, r0, r9, r7",
-        "smlad r7, r12, r10, r7",
-        "smlad r7, r6, r11, r7",
-        "str r7, [r2], #4",
-        "subs r5, #1",
-        "bne 2b",
+        "str lr, [sp, #8]",
+        "mov r6, #0",
+        "mov r7, #0",
+        "mov r8, #0",
+        "mov r9, #0",
+        "3:",
+        "ldr r10, [r1], #4",
+        "ldr r11, [r1], #4",
+        "pkhbt r12, r10, r11, lsl #16",
+        "pkhtb r11, r11, r10, asr #16",
+        "ldr r10, [r0, r4]",
+        "sxtb16 lr, r10",
+        "sxtb16 r10, r10, ror #8",
+        "smlad r7, lr, r12, r7",
+        "smlad r7, r10, r11, r7",
+        "ldr r10, [r0, r4, lsl #1]",
+        "sxtb16 lr, r10",
+        "sxtb16 r10, r10, ror #8",
+        "smlad r8, lr, r12, r8",
+        "smlad r8, r10, r11, r8",
+        "ldr r10, [r0, r5]",
+        "sxtb16 lr, r10",
+        "sxtb16 r10, r10, ror #8",
+        "smlad r9, lr, r12, r9",
+        "smlad r9, r10, r11, r9",
+        "ldr r10, [r0], #4",
+        "sxtb16 lr, r10",
+        "sxtb16 r10, r10, ror #8",
+        "smlad r6, lr, r12, r6",
+        "smlad r6, r10, r11, r6",
+        "cmp r1, r2",
+        "bne 3b",
+        "stm r3!, {{r6, r7, r8, r9}}",
+        "ldm sp, {{r1, r12, lr}}",
+        "add r0, r0, r12",
+        "subs lr, lr, #4",
+        "beq 4f",
+        "cmp lr, #4",
+        "bhs 2b",
+        "rsb r12, lr, #4",
+        "mls r0, r12, r4, r0",
+        "sub r3, r3, r12, lsl #2",
+        "mov lr, #4",
+        "b 2b",
+        "4:",
+        "add sp, #12",
         "pop {{r4-r11, pc}}",
     )
 }
 
-/// The same for four columns.
-///
-/// # Safety
-/// As for [`add_strip8`], with four elements.
-#[unsafe(naked)]
-unsafe extern "C" fn add_strip4(place: &Place, x: &[i16; 4], scores: *mut i32) {
-    naked_asm!(
-        dsp_cpu!(),
-        "push {{r4-r9, lr}}",
-        "ldm r0, {{r3, r4, r5}}",
-        "ldr r6, [r1]",
-        "ldr r7, [r1, #4]",
-        "pkhbt r8, r6, r7, lsl #16",
-        "pkhtb r9, r7, r6, asr #16",
-        "2:",
-        "ldr r0, [r3]",
-        "ldr r7, [r2]",
-        "add r3, r4",
-        "sxtb16 r1, r0",
-        "sxtb16 r0, r0, ror #8",
-        "smlad r7, r1, r8, r7",
-        "smlad r7, r0, r9, r7",
-        "str r7, [r2], #4",
-        "subs r5, #1",
-        "bne 2b",
-        "pop {{r4-r9, pc}}",
-    )
-}
-
 /// `out[j]` is the sum over the rows of column `j` times the row's weight, rescaled and saturated to
-/// `i16`. 18 instructions for 8 products: four columns of two rows.
+/// `i16`. 16 instructions for 8 products: four columns of two rows, of which halfwords are exchanged before
+/// they are widened.
 ///
 /// # Safety
 /// `weights` must have an element for each row, at least one; every row of `place` must have four columns
@@ -238,18 +239,16 @@ unsafe extern "C" fn weigh_rows(place: &Place, weights: *const i16, end: &Column
         "ldr r9, [r0]",
         "ldr r10, [r0, r2]",
         "add r0, r0, r2, lsl #1",
-        "sxtb16 r11, r9",
-        "sxtb16 r9, r9, ror #8",
-        "smlabb r4, r11, r8, r4",
-        "smlabb r5, r9, r8, r5",
-        "smlatb r6, r11, r8, r6",
-        "smlatb r7, r9, r8, r7",
-        "sxtb16 r11, r10",
+        "pkhbt r11, r9, r10, lsl #16",
+        "pkhtb r10, r10, r9, asr #16",
+        "sxtb16 r9, r11",
+        "sxtb16 r11, r11, ror #8",
+        "smlad r4, r9, r8, r4",
+        "smlad r5, r11, r8, r5",
+        "sxtb16 r9, r10",
         "sxtb16 r10, r10, ror #8",
-        "smlabt r4, r11, r8, r4",
-        "smlabt r5, r10, r8, r5",
-        "smlatt r6, r11, r8, r6",
-        "smlatt r7, r10, r8, r7",
+        "smlad r6, r9, r8, r6",
+        "smlad r7, r10, r8, r7",
         "subs r3, #2",
         "bpl 3b",
         "4:",
