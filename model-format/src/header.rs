@@ -94,7 +94,7 @@ impl Header {
             _ => Precision::FixedPoint,
         };
         let layout = match Layout::from_code(byte(file, at::LAYOUT)) {
-            Some(layout) if layout.suits(precision) => layout,
+            Some(layout) if layout.suits(precision) && layout.is_read(precision) => layout,
             _ => return Err(ConfigField::Layout),
         };
         let mut i = 0;

@@ -6,9 +6,9 @@ use core::marker::PhantomData;
 use model_format::config::{Activation, ConfigField, Precision as Stored};
 use model_format::directory::Kind;
 use model_format::header::{BLOCK_OFFSET, HeaderError};
+use model_format::layout::Layout;
 use model_format::{Checks, Model, ModelError, TensorFault};
 
-use crate::kernels::LAYOUT;
 use crate::plan::Plan;
 use crate::precision::Precision;
 
@@ -102,6 +102,11 @@ fn refused(file: &[u8], error: ModelError) -> Option<&'static str> {
         {
             Some("half-float")
         }
+        ModelError::Header(HeaderError::Config(ConfigField::Layout)) => {
+            let layout = Layout::from_code(*file.get(BLOCK_OFFSET + 1)?)?;
+            let is_missed = layout.suits(Stored::FixedPoint) && !layout.is_read(Stored::FixedPoint);
+            is_missed.then_some("layouts")
+        }
         ModelError::Tensor(_, TensorFault::Kind { found: I4 }) if !cfg!(feature = "int4") => {
             Some("int4")
         }
@@ -119,13 +124,10 @@ fn lacking(model: &Model<'_>) -> Option<&'static str> {
     if !cfg!(feature = "unicode-case") && header.text.fold_case && !typed.is_ascii() {
         return Some("unicode-case");
     }
-    if header.precision != Stored::FixedPoint {
-        return None;
-    }
-    if !cfg!(feature = "gated") && header.config.activation != Activation::Relu {
-        return Some("gated");
-    }
-    LAYOUT.filter(|layout| *layout != header.layout).map(|_| "layouts")
+    let is_plain = header.precision != Stored::FixedPoint
+        || cfg!(feature = "gated")
+        || header.config.activation == Activation::Relu;
+    (!is_plain).then_some("gated")
 }
 
 impl fmt::Display for LoadError {

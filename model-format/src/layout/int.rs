@@ -6,7 +6,7 @@
 //! and 8 bits.
 
 use super::nibbles::{self, Nibbles};
-use super::{Layout, cast, magnitudes, split};
+use super::{Layout, ONLY_LAYOUT, cast, magnitudes, split};
 
 /// Whether this build reads weights of 4 bits; without, no matrix is of [`Packing::Nibbles`].
 const INT4: bool = cfg!(feature = "int4");
@@ -41,7 +41,7 @@ pub enum Packing {
 impl Packing {
     /// How a layout packs `i8` matrices.
     pub const fn of(layout: Layout) -> Self {
-        match layout {
+        match if let Some(only) = ONLY_LAYOUT { only } else { layout } {
             Layout::PairedRows => Self::PairedRows,
             Layout::QuadRows => Self::QuadRows,
             Layout::RowMajor | Layout::SixteenRows => Self::RowMajor,
@@ -151,9 +151,18 @@ impl<'a> LinearInt<'a> {
         Self { packing, rows, cols, data: cast(weights), bias, multipliers }
     }
 
+    /// How it is packed, as a build that reads one layout alone knows it.
+    const fn known_packing(&self) -> Packing {
+        match (self.packing, ONLY_LAYOUT) {
+            (Packing::Nibbles, _) if INT4 => Packing::Nibbles,
+            (_, Some(only)) => Packing::of(only),
+            (packing, None) => packing,
+        }
+    }
+
     /// Bytes of a block; of a row where there are no blocks.
     pub const fn block_len(&self) -> usize {
-        match self.packing {
+        match self.known_packing() {
             Packing::RowMajor => self.cols,
             packing => match packing.block_len(self.cols) {
                 Some(len) => len,
@@ -165,7 +174,7 @@ impl<'a> LinearInt<'a> {
     /// The blocks from the one on that `row` is in; the rows from `row` on where there are no blocks.
     #[inline(always)]
     pub fn from_row(&self, row: usize) -> &'a [i8] {
-        let index = match self.packing {
+        let index = match self.known_packing() {
             Packing::RowMajor => row,
             _ => row / BLOCK_ROWS,
         };
@@ -176,7 +185,7 @@ impl<'a> LinearInt<'a> {
     /// is not [`Packing::Nibbles`].
     #[inline]
     pub fn nibbles(&self, row: usize) -> Nibbles<'a> {
-        match self.packing {
+        match self.known_packing() {
             Packing::Nibbles => Nibbles::read(self.from_row(row), self.cols),
             _ => Nibbles::default(),
         }
@@ -184,9 +193,9 @@ impl<'a> LinearInt<'a> {
 
     /// The weights of row `row`, those of 4 bits times their factors; none past the last.
     pub fn row(&self, row: usize) -> Row<'a> {
-        let strides = self.packing.strides(row % BLOCK_ROWS);
+        let strides = self.known_packing().strides(row % BLOCK_ROWS);
         let data = self.from_row(row).get(strides.first..).unwrap_or_default();
-        let nibbles = (self.packing == Packing::Nibbles).then_some(row % BLOCK_ROWS);
+        let nibbles = (self.known_packing() == Packing::Nibbles).then_some(row % BLOCK_ROWS);
         let left = if row < self.rows { self.cols } else { 0 };
         Row { data, strides, nibbles, column: 0, cols: self.cols, left }
     }
@@ -202,13 +211,13 @@ impl<'a> LinearInt<'a> {
     /// the last.
     #[inline(never)]
     pub fn block_constants(&self, row: usize) -> [[i32; BLOCK_ROWS]; 2] {
-        if self.packing == Packing::RowMajor {
+        if self.known_packing() == Packing::RowMajor {
             return [self.bias, self.multipliers].map(|list| {
                 let mut list = list.get(row..).unwrap_or_default().iter();
                 [(); BLOCK_ROWS].map(|()| list.next().copied().unwrap_or(0))
             });
         }
-        if INT4 && self.packing == Packing::Nibbles {
+        if INT4 && self.known_packing() == Packing::Nibbles {
             return self.nibbles(row).block_constants();
         }
         let end = (row / BLOCK_ROWS).saturating_add(1).saturating_mul(self.block_len());
@@ -221,7 +230,7 @@ impl<'a> LinearInt<'a> {
 
     /// Whether the shifts of the block that `row` is in are in range, where it has shifts.
     pub(crate) fn has_good_shifts(&self, row: usize) -> bool {
-        !INT4 || self.packing != Packing::Nibbles || self.nibbles(row).has_good_shifts()
+        !INT4 || self.known_packing() != Packing::Nibbles || self.nibbles(row).has_good_shifts()
     }
 
     /// Writes the weights of row `row` from column `column` on, those of 4 bits times their factors, as
@@ -231,9 +240,9 @@ impl<'a> LinearInt<'a> {
     #[inline(never)]
     pub fn copy_weights(&self, row: usize, column: usize, out: &mut [i8]) {
         let data = self.from_row(row);
-        let Strides { first, tile, col, flip } = self.packing.strides(row % BLOCK_ROWS);
+        let Strides { first, tile, col, flip } = self.known_packing().strides(row % BLOCK_ROWS);
         let end = if row < self.rows { self.cols } else { 0 };
-        if INT4 && self.packing == Packing::Nibbles {
+        if INT4 && self.known_packing() == Packing::Nibbles {
             for (column, out) in (column..end).zip(out) {
                 *out = nibbles::weight(data, self.cols, [row % BLOCK_ROWS, column]);
             }
@@ -256,7 +265,7 @@ impl<'a> LinearInt<'a> {
     pub(crate) fn magnitudes(&self, first: usize) -> Result<[u32; BLOCK_ROWS], usize> {
         let rows = self.rows.saturating_sub(first).min(BLOCK_ROWS);
         let data = self.from_row(first);
-        let sums = match self.packing {
+        let sums = match self.known_packing() {
             Packing::Nibbles if INT4 => return self.nibbles(first).magnitudes(rows, self.cols),
             Packing::RowMajor => magnitudes::of_rows(data, self.cols),
             packing => {

@@ -66,6 +66,14 @@ impl Layout {
         }
     }
 
+    /// Whether this build reads it, in files of this precision.
+    pub const fn is_read(self, precision: Precision) -> bool {
+        match (precision, ONLY_LAYOUT) {
+            (Precision::FixedPoint, Some(only)) => only.code() == self.code(),
+            _ => true,
+        }
+    }
+
     /// Whether files of this precision can have this layout.
     pub const fn suits(self, precision: Precision) -> bool {
         match self {
@@ -75,6 +83,18 @@ impl Layout {
         }
     }
 }
+
+/// The one layout of integer matrices that a build without feature `layouts` reads; `None` where it reads
+/// all of them.
+pub const ONLY_LAYOUT: Option<Layout> = if cfg!(feature = "layouts") {
+    None
+} else if cfg!(kiloformer_kernels = "paired-rows") {
+    Some(Layout::PairedRows)
+} else if cfg!(kiloformer_kernels = "quad-rows") {
+    Some(Layout::QuadRows)
+} else {
+    None
+};
 
 /// `blob` at `at`, or all of it and nothing.
 pub(crate) fn split(blob: &[u8], at: usize) -> (&[u8], &[u8]) {

@@ -46,7 +46,6 @@ macro_rules! dsp_cpu {
     };
 }
 
-use model_format::layout::Layout;
 
 #[cfg(kiloformer_armv6m)]
 #[allow(unsafe_code, reason = "multiplications and registers as the compiler would not use them")]
@@ -132,18 +131,6 @@ pub use vectors::{try_attend, try_blocks, wide};
 pub use vectors_dsp::{exp2_all, moments, scores, try_context};
 #[cfg(kiloformer_x86)]
 pub use x86::{exp2_all, moments, scores, try_attend, try_blocks, try_context, wide};
-
-/// The one layout of integer matrices that a build without feature `layouts` reads; `None` where it reads
-/// all of them all the same.
-pub const LAYOUT: Option<Layout> = if cfg!(feature = "layouts") {
-    None
-} else if cfg!(kiloformer_dsp) {
-    Some(Layout::PairedRows)
-} else if cfg!(kiloformer_quad) {
-    Some(Layout::QuadRows)
-} else {
-    None
-};
 
 /// Outputs of one block, by token.
 pub type Block = [[i32; ROWS]; TOKENS];

@@ -5,12 +5,12 @@
 //! modulo 2^32 need no masks: row i is `sum_i - 256 sum_(i+1)`, less 128 times the sum of `x` for the
 //! bias of the bytes. That last part is where the sums start, so it costs nothing.
 
-use model_format::layout::{BLOCK_ROWS, LinearInt, Packing, TILE_COLS};
+use model_format::layout::{BLOCK_ROWS, LinearInt, ONLY_LAYOUT, Packing, TILE_COLS};
 use model_format::numeric::rescale;
 
 use super::isa::{self, dot4};
 pub use super::reference::TOKENS;
-use super::{Input, LAYOUT, reference};
+use super::{Input, reference};
 use crate::precision::Rows;
 
 /// Rows of a block of [`block`]: a call does not weigh much then.
@@ -156,7 +156,7 @@ pub fn block(
     let count = left.min(fours.len());
     if let Some(blocks) = Blocks::new(linear, first_row, input) {
         blocks.store(fours.get_mut(..count).unwrap_or_default());
-    } else if LAYOUT.is_some() {
+    } else if ONLY_LAYOUT.is_some() {
         // Other layouts are not loaded, and these fit; weights of 4 bits are left.
         if cfg!(feature = "int4") {
             reference::block(linear, first_row, input, out);

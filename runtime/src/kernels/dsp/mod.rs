@@ -12,9 +12,9 @@ mod ready;
 mod row_major;
 
 use bytemuck::cast_slice_mut;
-use model_format::layout::{BLOCK_ROWS, LinearInt, Packing};
+use model_format::layout::{BLOCK_ROWS, LinearInt, ONLY_LAYOUT, Packing};
 
-use super::{Input, LAYOUT};
+use super::Input;
 use epilogue::{BYTES, SUMS};
 use product::Target;
 pub use ready::{Ready, ready, scratch_len};
@@ -42,7 +42,7 @@ pub fn block(
     }
     match linear.packing {
         // Other layouts are not loaded, and these fit.
-        _ if LAYOUT.is_some() => (),
+        _ if ONLY_LAYOUT.is_some() => (),
         Packing::RowMajor => row_major::block(linear, first_row, input, out),
         _ => row_major::any_block(linear, first_row, input, out),
     }
