@@ -32,6 +32,7 @@ pub(crate) fn tensors(model: &Model<'_>, weights: bool) -> Result<(), ModelError
 }
 
 /// What is wrong with the numbers of a tensor, whose place is sound.
+#[inline(never)]
 fn fault(model: &Model<'_>, slot: Slot, weights: bool) -> Option<TensorFault> {
     let kind = model.kind(slot);
     match kind {

@@ -134,6 +134,7 @@ impl<'a> Model<'a> {
     }
 
     /// An integer linear tensor; empty where the model has none there.
+    #[inline(never)]
     pub fn linear_int(&self, slot: Slot) -> LinearInt<'a> {
         let entry = self.entry(slot);
         let (rows, cols) = (usize::from(entry.rows), usize::from(entry.cols));
