@@ -46,7 +46,6 @@ macro_rules! dsp_cpu {
     };
 }
 
-
 #[cfg(kiloformer_armv6m)]
 #[allow(unsafe_code, reason = "multiplications and registers as the compiler would not use them")]
 mod armv6m;
