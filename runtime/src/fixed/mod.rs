@@ -149,6 +149,9 @@ impl Embedding<'_> {
     /// Not inlined: a table and learned positions share it.
     #[inline(never)]
     fn add_row(&self, (id, multiplier): (usize, i32), column: usize, sums: &mut [i32; EMBED_COLS]) {
+        if kernels::try_add_row(&self.table, [id, column], multiplier, sums) {
+            return;
+        }
         let mut weights = [0; EMBED_COLS];
         self.table.copy_weights(id, column, &mut weights);
         for (sum, weight) in sums.iter_mut().zip(weights) {

@@ -20,6 +20,7 @@
 //! | item | what it is |
 //! | --- | --- |
 //! | `scores(keys, query, scores)` | the products of attention's keys with the query |
+//! | `try_add_row(table, [row, column], multiplier, sums)` | adds sixteen columns of an embedding; `false` where it cannot |
 //! | `try_attend(cache, (heads, d_k), bounds, x)` | scores, softmax and context of all heads in one go; `false` where it cannot |
 //! | `try_context(values, probabilities, multiplier, bounds, context)` | the values' weighted sum; `false` where it cannot |
 //! | `try_project_cached(linear, input, out, room)` | `try_project` of keys and values; `false` where it cannot |
@@ -120,16 +121,19 @@ pub use reference::dot;
 pub use reference::{DOTS, try_dots};
 #[cfg(not(any(kiloformer_dsp, kiloformer_mve, kiloformer_quad, kiloformer_x86)))]
 pub use vectors::try_context;
-#[cfg(not(kiloformer_dsp))]
+#[cfg(not(any(kiloformer_dsp, kiloformer_x86)))]
 pub use vectors::try_project_cached;
 #[cfg(not(any(kiloformer_dsp, kiloformer_x86)))]
 pub use vectors::{exp2_all, moments, scores};
 #[cfg(not(kiloformer_x86))]
-pub use vectors::{try_attend, try_blocks, wide};
+pub use vectors::{try_add_row, try_attend, try_blocks, wide};
 #[cfg(kiloformer_dsp)]
 pub use vectors_dsp::{exp2_all, moments, scores, try_context};
 #[cfg(kiloformer_x86)]
-pub use x86::{exp2_all, moments, scores, try_attend, try_blocks, try_context, wide};
+pub use x86::{
+    exp2_all, moments, scores, try_add_row, try_attend, try_blocks, try_context,
+    try_project_cached, wide,
+};
 
 /// Outputs of one block, by token.
 pub type Block = [[i32; ROWS]; TOKENS];

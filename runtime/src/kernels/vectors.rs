@@ -43,6 +43,12 @@ fn next_sums(keys: &Rows<'_, i8>, query: &[i16], left: usize, sums: &mut [i32; D
 
 /// Not in one go.
 #[inline(always)]
+pub fn try_add_row(_: &LinearInt<'_>, _: [usize; 2], _: i32, _: &mut [i32; 16]) -> bool {
+    false
+}
+
+/// Not in one go.
+#[inline(always)]
 pub fn try_attend(
     _: HeadCache<'_, i8>,
     _: (&[[i32; 2]], usize),

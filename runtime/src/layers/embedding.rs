@@ -5,6 +5,7 @@ use model_format::config::Positions;
 use model_format::directory::Slot;
 use model_format::formats::ActivationSlot;
 
+use crate::kernels;
 use crate::precision::{Position, Precision};
 use crate::profile::{self, Operator};
 
@@ -69,15 +70,21 @@ pub fn start_rotation(rotation: &mut [[i32; 2]]) {
 ///
 /// `frequencies` holds `[cos, sin]` of the angle of one step.
 pub fn rotate(rotation: &mut [[i32; 2]], frequencies: &[[i32; 2]]) {
-    for ([sin, cos], &[step_cos, step_sin]) in rotation.iter_mut().zip(frequencies) {
-        let (s, c) = (i64::from(*sin), i64::from(*cos));
-        let (step_s, step_c) = (i64::from(step_sin), i64::from(step_cos));
-        *sin = round_q30(s * step_c + c * step_s);
-        *cos = round_q30(c * step_c - s * step_s);
-    }
+    kernels::wide(
+        #[inline(always)]
+        || {
+            for ([sin, cos], &[step_cos, step_sin]) in rotation.iter_mut().zip(frequencies) {
+                let (s, c) = (i64::from(*sin), i64::from(*cos));
+                let (step_s, step_c) = (i64::from(step_sin), i64::from(step_cos));
+                *sin = round_q30(s * step_c + c * step_s);
+                *cos = round_q30(c * step_c - s * step_s);
+            }
+        },
+    );
 }
 
 /// From Q60 to Q30, kept in [-1, 1].
+#[inline(always)]
 fn round_q30(q60: i64) -> i32 {
     let rounded = (q60 + (1 << 29)) >> 30;
     rounded.max(-i64::from(ONE_Q30)).min(i64::from(ONE_Q30)) as i32

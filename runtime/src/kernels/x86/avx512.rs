@@ -93,6 +93,24 @@ pub unsafe fn project(
     unsafe { for_each(matrix, 0..matrix.rows(), input, put) }
 }
 
+/// Outputs of all rows for every token as keys or values, `[tokens, rows]`.
+///
+/// # Safety
+/// As [`project`].
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+pub unsafe fn project_cached(matrix: &Matrix<'_>, input: &Input<'_>, out: &mut [i8]) {
+    let out = out.as_mut_ptr();
+    let least = _mm_set1_epi8(-127);
+    let put = |token: usize, first: usize, values: __m512i| {
+        let mask = first_lanes(matrix.count(first));
+        let values = _mm_max_epi8(_mm512_cvtsepi32_epi8(values), least);
+        // SAFETY: as in `project`.
+        unsafe { _mm_mask_storeu_epi8(out.add(token * matrix.rows() + first), mask, values) };
+    };
+    // SAFETY: the caller's.
+    unsafe { for_each(matrix, 0..matrix.rows(), input, put) }
+}
+
 /// `each(token, first, outputs)` for these rows, sixteen at a time.
 #[inline]
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]

@@ -8,7 +8,7 @@ use core::arch::x86_64::*;
 use core::ops::Range;
 
 use super::ROWS;
-use super::avx512::{LARGE, first_lanes, rescale, sum_lanes};
+use super::avx512::{first_lanes, rescale, sum_lanes};
 use super::matrix::{CONSTANTS_LEN, Matrix};
 use crate::kernels::Input;
 
@@ -69,17 +69,14 @@ pub unsafe fn for_each<const PAIRED: bool>(
     let excess = _mm512_set1_epi32(input.ready.sum.wrapping_mul(-128));
     let cut = input.ready.x.as_ptr();
     let block_len = matrix.block_len();
-    let is_large = matrix.rows() * matrix.cols() > LARGE;
     for first in range.step_by(ROWS) {
         let starts = matrix.block_starts(first);
         // SAFETY: the caller's; a cut input has whole registers for all columns.
         unsafe {
             let sums = if matrix.cols() == 4 * COLS {
                 sums_of_64::<PAIRED>(starts, cut)
-            } else if is_large {
-                sums::<PAIRED, true>(starts, block_len, cut)
             } else {
-                sums::<PAIRED, false>(starts, block_len, cut)
+                sums::<PAIRED>(starts, block_len, cut)
             };
             let ends = starts.map(|start| start.add(block_len - CONSTANTS_LEN / 2));
             each(first, rescale(_mm512_add_epi32(sums, excess), quarters(ends)));
@@ -117,11 +114,10 @@ unsafe fn sums_of_64<const PAIRED: bool>(starts: [*const i8; 4], cut: *const i16
     }
 }
 
-/// Sixteen rows of any number of columns; the next ones are fetched where they are not likely to be in
-/// the cache already.
+/// Sixteen rows of any number of columns: biases and products.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn sums<const PAIRED: bool, const FETCH: bool>(
+unsafe fn sums<const PAIRED: bool>(
     starts: [*const i8; 4],
     block_len: usize,
     cut: *const i16,
@@ -131,13 +127,7 @@ unsafe fn sums<const PAIRED: bool, const FETCH: bool>(
     unsafe {
         let mut sums = Sums::<PAIRED>::of_biases(starts.map(|start| start.add(len)));
         for step in 0..len / 64 {
-            let weights = starts.map(|start| {
-                let at = start.add(64 * step);
-                if FETCH {
-                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(4 * block_len));
-                }
-                _mm512_loadu_si512(at.cast())
-            });
+            let weights = starts.map(|start| _mm512_loadu_si512(start.add(64 * step).cast()));
             sums.add(weights, load_cut(cut, step));
         }
         if !len.is_multiple_of(64) {

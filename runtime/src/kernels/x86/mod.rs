@@ -13,6 +13,7 @@ mod float;
 mod matrix;
 mod nibbles_avx2;
 mod nibbles_avx512;
+mod row_avx512;
 #[cfg(test)]
 mod tests;
 mod vectors;
@@ -204,6 +205,24 @@ pub fn try_project_add(
     try_with(linear, input, (Some(multiplier), bounds), stream)
 }
 
+/// See [`vectors::try_project_cached`](super::vectors::try_project_cached).
+pub fn try_project_cached(
+    linear: &LinearInt<'_>,
+    input: &Input<'_>,
+    out: &mut [i8],
+    room: &mut [i16],
+) -> bool {
+    let Some((Isa::Avx512Vnni, matrix)) = checked(linear, input) else {
+        return super::vectors::try_project_cached(linear, input, out, room);
+    };
+    if input.tokens.checked_mul(linear.rows).is_none_or(|len| len > out.len()) {
+        return false;
+    }
+    // SAFETY: an input is made for instructions only where they are here; `out` has room.
+    unsafe { avx512::project_cached(&matrix, input, out) };
+    true
+}
+
 /// What is done with an output: the multiplier of what it is added to, if any, and the bounds.
 type Epilogue = (Option<i32>, [i32; 2]);
 
@@ -226,6 +245,18 @@ fn try_with(
         _ => unsafe { avx2::project(&matrix, input, epilogue, out) },
     }
     true
+}
+
+/// See [`vectors::try_add_row`](super::vectors::try_add_row).
+pub fn try_add_row(
+    table: &LinearInt<'_>,
+    place: [usize; 2],
+    multiplier: i32,
+    sums: &mut [i32; row_avx512::COLS],
+) -> bool {
+    // SAFETY: what is chosen is here.
+    choice::chosen() == Isa::Avx512Vnni
+        && unsafe { row_avx512::add(table, place, multiplier, sums) }
 }
 
 pub use reference::dot4;

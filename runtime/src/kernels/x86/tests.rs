@@ -3,9 +3,10 @@
 
 use model_format::AlignedBytes;
 use model_format::layout::{Layout, LinearF16, Packing, pack_nibbles};
+use model_format::numeric::rescale;
 
 use super::*;
-use crate::kernels::{Block, suite, vectors as portable};
+use crate::kernels::{Block, vectors as portable};
 use crate::precision::{HeadCache, Rows};
 
 /// Forcing is for all threads, so that one test does it all.
@@ -14,12 +15,21 @@ use crate::precision::{HeadCache, Rows};
 fn kernels_of_every_set_of_instructions_equal_sums_in_64_bits() {
     for isa in Isa::ALL.into_iter().filter(|&isa| force(isa)) {
         assert_eq!(choice::chosen(), isa);
-        let comparisons = suite::run().unwrap_or_else(|error| panic!("{isa:?}: {error:?}"));
+        let comparisons =
+            crate::kernels::suite::run().unwrap_or_else(|error| panic!("{isa:?}: {error:?}"));
         assert!(comparisons > 100_000);
         attention_agrees(isa);
         heads_agree(isa);
     }
     assert!(Isa::ALL.into_iter().rev().any(force));
+}
+
+/// The suite has a test of its own then.
+#[test]
+#[cfg(not(feature = "std"))]
+fn attention_of_the_target_agrees() {
+    attention_agrees(choice::chosen());
+    heads_agree(choice::chosen());
 }
 
 /// More rows and columns than the suite tries: more than one register of either.
@@ -119,14 +129,16 @@ fn mixture(cols: usize, tokens: usize) -> (std::vec::Vec<i8>, std::vec::Vec<i16>
     (weights, (0..tokens * cols).map(|i| (i * 28_657) as i16).collect())
 }
 
-/// Sixteen rows with that many columns, and what they lie in.
-fn packed(packing: Packing, cols: usize) -> (Packing, usize, AlignedBytes) {
-    let (weights, _) = mixture(cols, 1);
-    let (bias, multipliers) = ([77; ROWS], [1 << 20; ROWS]);
+/// A matrix, and what it lies in.
+fn packed(packing: Packing, rows: usize, cols: usize) -> AlignedBytes {
+    let weights: std::vec::Vec<i8> =
+        mixture(cols, 1).0.into_iter().cycle().take(rows * cols).collect();
+    let bias: std::vec::Vec<i32> = (0..rows as i32).map(|row| 77 * row - 1000).collect();
+    let multipliers: std::vec::Vec<i32> = (0..rows as i32).map(|row| (1 + row % 9) << 18).collect();
     let blob = match packing {
         Packing::Nibbles => {
             let weights: std::vec::Vec<i8> = weights.iter().map(|w| w % 8).collect();
-            let factors = (0..ROWS * cols.div_ceil(16)).map(|i| (1 + i % 15) as u8);
+            let factors = (0..rows * cols.div_ceil(16)).map(|i| (1 + i % 15) as u8);
             let factors: std::vec::Vec<u8> = factors.collect();
             pack_nibbles(&weights, &factors, &bias, &multipliers)
         }
@@ -134,7 +146,7 @@ fn packed(packing: Packing, cols: usize) -> (Packing, usize, AlignedBytes) {
         Packing::PairedRows => LinearInt::pack(Layout::PairedRows, &weights, &bias, &multipliers),
         Packing::QuadRows => LinearInt::pack(Layout::QuadRows, &weights, &bias, &multipliers),
     };
-    (packing, cols, AlignedBytes::from(&blob[..]))
+    AlignedBytes::from(&blob[..])
 }
 
 const PACKINGS: [Packing; 4] =
@@ -143,8 +155,9 @@ const PACKINGS: [Packing; 4] =
 #[test]
 fn rows_longer_than_a_panel_equal_the_reference() {
     let shapes = [509, 516, 1026, 2048, 4096, 4100];
-    for (packing, cols, blob) in PACKINGS.into_iter().flat_map(|p| shapes.map(|c| packed(p, c))) {
-        let linear = linear(packing, cols, &blob);
+    for (packing, cols) in PACKINGS.into_iter().flat_map(|p| shapes.map(|cols| (p, cols))) {
+        let blob = packed(packing, ROWS, cols);
+        let linear = linear(packing, [ROWS, cols], &blob);
         for (tokens, most) in [(1, i16::MAX), (1, 0x7F7F), (21, i16::MAX)] {
             let (_, mut x) = mixture(cols, tokens);
             x.iter_mut().for_each(|x| *x = (*x).min(most));
@@ -163,13 +176,38 @@ fn rows_longer_than_a_panel_equal_the_reference() {
     }
 }
 
-fn linear(packing: Packing, cols: usize, blob: &[u8]) -> LinearInt<'_> {
-    let constants = if packing == Packing::RowMajor { blob.len() - ROWS * 8 } else { blob.len() };
+#[test]
+fn rows_of_a_table_are_its_weights() {
+    if !Isa::Avx512Vnni.is_here() {
+        return;
+    }
+    for (packing, cols) in PACKINGS.into_iter().flat_map(|p| [16, 17, 64, 80].map(|c| (p, c))) {
+        let rows = 11;
+        let blob = packed(packing, rows, cols);
+        let linear = linear(packing, [rows, cols], &blob);
+        for (row, column) in (0..=rows).flat_map(|r| (0..cols).step_by(16).map(move |c| (r, c))) {
+            let mut sums: [i32; 16] = core::array::from_fn(|i| 1000 * i as i32);
+            let (before, mut weights) = (sums, [0_i8; 16]);
+            linear.copy_weights(row, column, &mut weights);
+            // SAFETY: it is here.
+            if !unsafe { row_avx512::add(&linear, [row, column], 3 << 20, &mut sums) } {
+                assert!(sums == before && (packing == Packing::RowMajor || cols == 17));
+                continue;
+            }
+            let truth = |i: usize| before[i] + rescale(i32::from(weights[i]) << 24, 3 << 20);
+            let count = (cols - column).min(16);
+            assert!((0..count).all(|i| sums[i] == truth(i)), "{packing:?} {cols} {row} {column}");
+        }
+    }
+}
+
+fn linear(packing: Packing, [rows, cols]: [usize; 2], blob: &[u8]) -> LinearInt<'_> {
+    let constants = if packing == Packing::RowMajor { blob.len() - rows * 8 } else { blob.len() };
     let (weights, constants) = blob.split_at(constants);
     let (bias, multipliers) = constants.split_at(constants.len() / 2);
     LinearInt {
         packing,
-        rows: ROWS,
+        rows,
         cols,
         data: bytemuck::cast_slice(weights),
         bias: bytemuck::cast_slice(bias),
@@ -181,7 +219,7 @@ fn linear(packing: Packing, cols: usize, blob: &[u8]) -> LinearInt<'_> {
 fn a_matrix_shorter_than_its_sizes_is_left_to_the_reference() {
     let blob = LinearInt::pack(Layout::PairedRows, &[1; 256], &[0; 16], &[1; 16]);
     let blob = AlignedBytes::from(&blob[..]);
-    let whole = linear(Packing::PairedRows, 16, &blob);
+    let whole = linear(Packing::PairedRows, [ROWS, 16], &blob);
     let x = [1; 17];
     let mut scratch = [0_u32; scratch_len(1, 17).div_ceil(4)];
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_here()) {
