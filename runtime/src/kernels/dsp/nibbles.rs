@@ -190,19 +190,19 @@ fn is_ready(input: &Input<'_>) -> bool {
     has_tokens && spare.len() >= scratch_len(input.cols) && addresses.is_multiple_of(4)
 }
 
-/// Bytes of a block; 0 where the input is not ready for it.
+/// Bytes of a block; more than there are where the input is not ready for it.
 #[inline(never)]
 pub fn block_len(linear: &LinearInt<'_>, input: &Input<'_>) -> usize {
     let groups = linear.cols.div_ceil(GROUP_COLS);
     // Constants end on a multiple of 4.
     let len = (groups * GROUP_LEN + CONSTANTS_LEN).next_multiple_of(4);
-    if linear.cols == input.cols && is_ready(input) { len } else { 0 }
+    if linear.cols == input.cols && is_ready(input) { len } else { usize::MAX }
 }
 
 /// All blocks, token by token.
 ///
 /// # Safety
-/// That of [`code::multiply`], with an input of at least one column and [`block_len`].
+/// That of [`code::multiply`], with an input of at least one column and blocks of [`block_len`].
 #[inline(never)]
 pub unsafe fn multiply(weights: *const i8, input: &Input<'_>, call: &mut Call) {
     let groups = input.cols.div_ceil(GROUP_COLS);

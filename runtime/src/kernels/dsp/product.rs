@@ -54,20 +54,25 @@ pub fn multiply(linear: &LinearInt<'_>, input: &Input<'_>, target: Target<'_>) -
         unsafe { four_tokens::multiply(weights, x.as_ptr(), tiles, &call) };
         return true;
     }
-    let mut next = x.as_ptr();
-    for &sum in sums.iter().take(tokens) {
+    let [first, ref others @ ..] = *sums;
+    let (mut x, mut sum) = (x.as_ptr(), first);
+    let mut others = others.iter().take(tokens - 1);
+    loop {
         call.start = sum as usize;
         // SAFETY: `find` has found the weights and the outputs; `x` is that many tiles for each token.
-        unsafe { code::multiply(weights, next.cast(), tiles, &call) };
-        next = next.wrapping_add(tiles);
+        unsafe { code::multiply(weights, x.cast(), tiles, &call) };
+        match others.next() {
+            Some(&next) => sum = next,
+            None => return true,
+        }
+        x = x.wrapping_add(tiles);
         call.out = call.out.wrapping_add(call.stride);
     }
-    true
 }
 
 impl Target<'_> {
     /// The weights, blocks of so many bytes on a multiple of 4, and the outputs of all tokens, at least
-    /// a block of each, on a multiple of 4; `None` where either is not so, or no block has a byte.
+    /// a block of each, on a multiple of 4; `None` where either is not so.
     #[inline(always)]
     pub fn find(
         self,
@@ -78,7 +83,7 @@ impl Target<'_> {
         let Self { rows: [first_row, rows], multiplier, bounds, out } = self;
         let (first, blocks) = (first_row / BLOCK_ROWS, rows / BLOCK_ROWS);
         let len = (first + blocks) as u64 * block_len as u64;
-        if block_len == 0 || len > linear.data.len() as u64 {
+        if len > linear.data.len() as u64 {
             return None;
         }
         let weights = linear.data.as_ptr().wrapping_add(first * block_len);
