@@ -26,14 +26,17 @@ pub fn for_each_block(
         return;
     }
     let mut block: Block = [[0; ROWS]; TOKENS];
+    let step = kernels::rows(linear, input);
     let end = rows.end.min(linear.rows);
     let mut first = rows.start;
     while first < end {
         kernels::block(linear, first, input, &mut block);
-        let count = end.saturating_sub(first).min(ROWS);
-        for (token, outputs) in block.iter().enumerate().take(input.tokens) {
-            each(token, first, outputs.get(..count).unwrap_or_default());
+        let count = end.saturating_sub(first).min(step);
+        let mut left = block.as_flattened();
+        for token in 0..input.tokens {
+            each(token, first, left.get(..count).unwrap_or_default());
+            left = left.get(step..).unwrap_or_default();
         }
-        first = first.saturating_add(ROWS);
+        first = first.saturating_add(step);
     }
 }

@@ -8,7 +8,7 @@
 //! | `Ready` | what is made of an input before the first product |
 //! | `scratch_len(tokens, cols)` | bytes of memory for that, with so many tokens of `cols` columns |
 //! | `ready(x, [tokens, cols], scratch)` | makes it |
-//! | `block(linear, first_row, input, out)` | outputs of the next `ROWS` rows for every token |
+//! | `block(linear, first_row, input, out)` | outputs of the next [`rows`] rows for every token |
 //! | `try_project(linear, input, bounds, out)` | a whole product in one go; `false` where it cannot |
 //! | `try_project_add(linear, input, multiplier, bounds, stream)` | the same, added to a stream |
 //! | `dot4(rows, x)` | four dot products of rows in memory |
@@ -19,6 +19,7 @@
 //!
 //! | item | what it is |
 //! | --- | --- |
+//! | `rows(linear, input)` | rows of a block, of which a token's follow those of the one before: `ROWS` or more |
 //! | `scores(keys, query, scores)` | the products of attention's keys with the query |
 //! | `try_add_row(table, [row, column], multiplier, sums)` | adds sixteen columns of an embedding; `false` where it cannot |
 //! | `try_attend(cache, (heads, d_k), bounds, x)` | scores, softmax and context of all heads in one go; `false` where it cannot |
@@ -111,14 +112,16 @@ use x86 as isa;
 
 #[cfg(any(kiloformer_mve, kiloformer_quad))]
 pub use isa::try_context;
-#[cfg(kiloformer_dsp)]
-pub use isa::try_project_cached;
 #[cfg(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128))]
 pub use isa::{DOTS, try_dots};
 pub use isa::{ROWS, TOKENS, block, dot4, scratch_len, try_project, try_project_add};
+#[cfg(kiloformer_dsp)]
+pub use isa::{rows, try_project_cached};
 pub use reference::dot;
 #[cfg(not(any(kiloformer_mve, kiloformer_neon, kiloformer_simd128)))]
 pub use reference::{DOTS, try_dots};
+#[cfg(not(kiloformer_dsp))]
+pub use vectors::rows;
 #[cfg(not(any(kiloformer_dsp, kiloformer_mve, kiloformer_quad, kiloformer_x86)))]
 pub use vectors::try_context;
 #[cfg(not(any(kiloformer_dsp, kiloformer_x86)))]

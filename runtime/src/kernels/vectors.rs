@@ -5,7 +5,7 @@ use core::ops::Range;
 use model_format::layout::LinearInt;
 use model_format::numeric::rescale;
 
-use super::{DOTS, Input, dot, dot4, try_dots, try_project};
+use super::{DOTS, Input, ROWS, dot, dot4, try_dots, try_project};
 pub use crate::fixed::softmax::exp2_all;
 use crate::precision::{HeadCache, Rows};
 
@@ -56,6 +56,12 @@ pub fn try_attend(
     _: &mut [i16],
 ) -> bool {
     false
+}
+
+/// The same for all.
+#[inline(always)]
+pub fn rows(_: &LinearInt<'_>, _: &Input<'_>) -> usize {
+    ROWS
 }
 
 /// Not in one go.

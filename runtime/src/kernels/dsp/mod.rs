@@ -25,6 +25,15 @@ pub const TOKENS: usize = 4;
 /// Rows of a block.
 pub const ROWS: usize = 8;
 
+/// Rows of a block; all that there is room for, where there is one token.
+#[inline(always)]
+pub fn rows(linear: &LinearInt<'_>, input: &Input<'_>) -> usize {
+    match input.tokens == 1 && linear.packing != Packing::RowMajor {
+        true => ROWS * TOKENS,
+        false => ROWS,
+    }
+}
+
 /// The outputs of the rows from `first_row` on, a multiple of 4, for every token; those of rows past
 /// the last are unspecified.
 #[inline(never)]
@@ -35,7 +44,7 @@ pub fn block(
     out: &mut [[i32; ROWS]; TOKENS],
 ) {
     let left = linear.rows.saturating_sub(first_row).div_ceil(BLOCK_ROWS) * BLOCK_ROWS;
-    let rows = [first_row, left.min(ROWS)];
+    let rows = [first_row, left.min(rows(linear, input))];
     let to = cast_slice_mut(out.as_flattened_mut());
     if product::multiply(linear, input, Target { rows, multiplier: 0, bounds: SUMS, out: to }) {
         return;

@@ -1,9 +1,12 @@
 //! Which code multiplies what.
 
-use model_format::layout::{BLOCK_ROWS, LinearInt, Packing, TILE_COLS, TILE_LEN};
+use core::ptr::with_exposed_provenance;
+
+use model_format::layout::{BLOCK_ROWS, LinearInt, Packing, TILE_LEN};
 
 use super::super::Input;
 use super::epilogue::{Call, Epilogue, SUMS_HALF};
+use super::ready::Ready;
 use super::{ROWS, TOKENS, code, four_tokens, nibbles};
 
 /// Bytes of the biases and multipliers of a block of bytes.
@@ -24,18 +27,13 @@ pub struct Target<'o> {
 /// code is made for.
 #[inline(never)]
 pub fn multiply(linear: &LinearInt<'_>, input: &Input<'_>, target: Target<'_>) -> bool {
-    let (tokens, x) = (input.tokens, input.ready.tiles);
-    let tiles = linear.cols.div_ceil(TILE_COLS);
-    if tokens > TOKENS {
-        return false;
-    }
-    // At least a tile, and no more than overflow below.
-    let is_there = |tiles: usize| {
-        tokens.wrapping_mul(tiles).wrapping_sub(1) < x.len()
-            && tiles <= linear.data.len() / TILE_LEN
-    };
+    let Ready { tiles: x, count: tiles, start, .. } = input.ready;
+    let tokens = input.tokens;
+    // No more than overflow below.
+    let is_there =
+        || tiles != 0 && linear.cols == input.cols && tiles <= linear.data.len() / TILE_LEN;
     let block_len = match linear.packing {
-        Packing::PairedRows if is_there(tiles) => tiles * TILE_LEN + CONSTANTS_LEN,
+        Packing::PairedRows if is_there() => tiles * TILE_LEN + CONSTANTS_LEN,
         Packing::Nibbles if cfg!(feature = "int4") => nibbles::block_len(linear, input),
         _ => return false,
     };
@@ -47,25 +45,34 @@ pub fn multiply(linear: &LinearInt<'_>, input: &Input<'_>, target: Target<'_>) -
         unsafe { nibbles::multiply(weights, input, &mut call) };
         return true;
     }
-    let sums = &input.ready.sums;
-    if tokens == TOKENS {
-        call.start = sums.as_ptr().expose_provenance();
-        // SAFETY: `find` has found the weights and the outputs; `x` is that many tiles of four tokens.
-        unsafe { four_tokens::multiply(weights, x.as_ptr(), tiles, &call) };
-        return true;
-    }
-    let [first, ref others @ ..] = *sums;
-    let (mut x, mut sum) = (x.as_ptr(), first);
-    let mut others = others.iter().take(tokens - 1);
-    loop {
-        call.start = sum as usize;
-        // SAFETY: `find` has found the weights and the outputs; `x` is that many tiles for each token.
-        unsafe { code::multiply(weights, x.cast(), tiles, &call) };
-        match others.next() {
-            Some(&next) => sum = next,
-            None => return true,
+    call.start = start;
+    // SAFETY: `find` has found the weights and the outputs; the input is ready, so that there are as many
+    // tiles of its tokens, one to four, and their sums.
+    unsafe {
+        match tokens {
+            1 => code::multiply(weights, x.cast(), tiles, &call),
+            TOKENS => four_tokens::multiply(weights, x, tiles, &call),
+            _ => multiply_each(weights, input, &mut call),
         }
-        x = x.wrapping_add(tiles);
+    }
+    true
+}
+
+/// Two or three tokens.
+///
+/// # Safety
+/// That of [`code::multiply`].
+#[inline(never)]
+unsafe fn multiply_each(weights: *const i8, input: &Input<'_>, call: &mut Call) {
+    let Ready { tiles: mut x, count, start, .. } = input.ready;
+    let mut sums = with_exposed_provenance::<i32>(start);
+    for _ in 0..input.tokens {
+        // SAFETY: so many tokens have so many tiles and sums; the rest is the caller's.
+        unsafe {
+            call.start = sums.read() as usize;
+            code::multiply(weights, x.cast(), count, call);
+        }
+        (x, sums) = (x.wrapping_add(count), sums.wrapping_add(1));
         call.out = call.out.wrapping_add(call.stride);
     }
 }
@@ -90,7 +97,7 @@ impl Target<'_> {
         let (epilogue, half) = Epilogue::new(multiplier, bounds)?;
         // Weights of that many blocks are in memory: these are less than 2^27.
         let len = blocks * 2 * half;
-        let stride = if half == SUMS_HALF { size_of::<[i32; ROWS]>() } else { len };
+        let stride = if half == SUMS_HALF { len.max(size_of::<[i32; ROWS]>()) } else { len };
         let call = Call { epilogue, out: out.as_mut_ptr(), stride, len, half, start: 0 };
         let places = rows | call.out.addr() | weights.addr();
         let is_placed = blocks != 0 && places.is_multiple_of(BLOCK_ROWS);

@@ -2,6 +2,7 @@
 
 use core::arch::naked_asm;
 use core::cell::Cell;
+use core::ptr::null;
 
 use model_format::layout::TILE_COLS;
 
@@ -16,18 +17,23 @@ const MINUS_ONE: u32 = u32::MAX;
 /// Whole tiles of columns of every token, and their sums.
 #[derive(Clone, Copy)]
 pub struct Ready<'x> {
-    /// `[tokens, tiles]`; of [`TOKENS`] tokens the words of two columns lie together, `[columns / 2,
-    /// tokens]`. Empty where the input does not lie on a multiple of 4 bytes.
-    pub tiles: &'x [[u32; TILE_WORDS]],
-    /// Of the columns of every token, negated.
-    pub sums: [i32; TOKENS],
+    /// `[tokens, count]`; of [`TOKENS`] tokens the words of two columns lie together, `[columns / 2,
+    /// tokens]`.
+    pub(super) tiles: *const [u32; TILE_WORDS],
+    /// Tiles of a token; 0 where there is not what there should be, or not on a multiple of 4 bytes.
+    pub(super) count: usize,
+    /// Of one token the sum of its columns, negated; of more the address of theirs.
+    pub(super) start: usize,
     /// What is left of the scratch, for weights of 4 bits.
-    pub spare: &'x [Cell<u8>],
+    pub(super) spare: &'x [Cell<u8>],
 }
 
-/// Room for the tiles, and for what weights of 4 bits need.
+const NOTHING: Ready<'_> = Ready { tiles: null(), count: 0, start: 0, spare: &[] };
+
+/// Room for the tiles and their sums, and for what weights of 4 bits need.
 pub const fn scratch_len(tokens: usize, cols: usize) -> usize {
-    tiles_len(tokens, cols).saturating_add(nibbles::scratch_len(cols))
+    let sums = if tokens > 1 { size_of::<[i32; TOKENS]>() } else { 0 };
+    tiles_len(tokens, cols).saturating_add(nibbles::scratch_len(cols)).saturating_add(sums)
 }
 
 /// Room for copies of tokens that do not fill their last tile, and for tokens that lie together.
@@ -38,40 +44,76 @@ const fn tiles_len(tokens: usize, cols: usize) -> usize {
 
 /// See [`Ready`].
 #[inline(always)]
-pub fn ready<'x>(x: &'x [i16], [tokens, cols]: [usize; 2], scratch: &'x mut [u8]) -> Ready<'x> {
-    let (x, scratch) = match cols.is_multiple_of(TILE_COLS) {
-        true => (x, scratch),
-        false => pad(x, [tokens, cols], scratch),
-    };
-    let count = cols.div_ceil(TILE_COLS);
-    if tokens == TOKENS {
-        return interleaved(x, count, scratch);
+pub fn ready<'x>(
+    mut x: &'x [i16],
+    [tokens, cols]: [usize; 2],
+    mut scratch: &'x mut [u8],
+) -> Ready<'x> {
+    if !cols.is_multiple_of(TILE_COLS) {
+        (x, scratch) = pad(x, [tokens, cols], scratch);
     }
+    let count = cols.div_ceil(TILE_COLS);
+    if tokens != 1 {
+        return several(x, [tokens, count], scratch);
+    }
+    let spare = Cell::from_mut(scratch).as_slice_of_cells();
     let (tiles, _) = x.as_chunks::<TILE_COLS>();
     let tiles: &[[u32; TILE_WORDS]] = bytemuck::try_cast_slice(tiles).unwrap_or_default();
-    let len = tokens as u64 * count as u64;
-    let mut sums = [0; TOKENS];
-    if tokens < TOKENS && len != 0 && len <= tiles.len() as u64 {
-        // SAFETY: there are `count` tiles of `tokens` tokens, at least one, and as many sums.
-        unsafe { sum(tiles.as_ptr(), count, tokens, sums.as_mut_ptr(), MINUS_ONE) };
+    let (tiles, is_there) = (tiles.as_ptr(), count.wrapping_sub(1) < tiles.len());
+    if !is_there {
+        return Ready { tiles, count: 0, start: 0, spare };
     }
-    Ready { tiles, sums, spare: Cell::from_mut(scratch).as_slice_of_cells() }
+    let mut start = 0;
+    // SAFETY: there are `count` tiles, at least one, and one sum.
+    unsafe { sum(tiles, count, 1, &mut start, MINUS_ONE) };
+    Ready { tiles, count, start: start as usize, spare }
 }
 
-/// [`TOKENS`] tokens of so many tiles.
+/// Any number of tokens but one.
 #[inline(never)]
-fn interleaved<'x>(x: &[i16], tiles: usize, scratch: &'x mut [u8]) -> Ready<'x> {
-    let len = tiles.saturating_mul(TOKENS * TILE_WORDS * 4);
-    let (to, spare) = scratch.split_at_mut_checked(len).unwrap_or_default();
-    let to = bytemuck::try_cast_slice_mut::<_, [u32; TILE_WORDS]>(to).unwrap_or_default();
-    let spare = Cell::from_mut(spare).as_slice_of_cells();
-    let mut sums = [0; TOKENS];
-    if to.is_empty() || x.len() < len / 2 {
-        return Ready { tiles: &[], sums, spare };
+fn several<'x>(x: &'x [i16], [tokens, count]: [usize; 2], scratch: &'x mut [u8]) -> Ready<'x> {
+    let (words, _) = scratch.as_chunks_mut::<4>();
+    let words: &mut [u32] = bytemuck::try_cast_slice_mut(words).unwrap_or_default();
+    let room = words.split_first_chunk_mut::<TOKENS>();
+    let Some((sums, rest)) = room.filter(|_| count != 0 && tokens <= TOKENS) else {
+        return NOTHING;
+    };
+    let (start, sums) = (sums.as_ptr().expose_provenance(), sums.as_mut_ptr().cast());
+    if count > x.len() / TILE_COLS / TOKENS || tokens != TOKENS {
+        return fewer(x, [tokens, count], rest, sums);
     }
-    // SAFETY: `x` is four tokens of so many tiles, at least one, and `to` is as long.
-    unsafe { interleave(x.as_ptr(), tiles, to.as_mut_ptr(), &mut sums) };
-    Ready { tiles: to, sums, spare }
+    let Some((to, spare)) = rest.split_at_mut_checked(count * TILE_WORDS * TOKENS) else {
+        return NOTHING;
+    };
+    let (tiles, spare) = (to.as_mut_ptr().cast(), cells(spare));
+    // SAFETY: `x` is four tokens of so many tiles, at least one; there is as much room, and four sums.
+    unsafe { interleave(x.as_ptr(), count, tiles, sums) };
+    Ready { tiles, count, start, spare }
+}
+
+/// Two or three tokens.
+#[cold]
+#[inline(never)]
+fn fewer<'x>(
+    x: &'x [i16],
+    [tokens, count]: [usize; 2],
+    spare: &'x mut [u32],
+    sums: *mut i32,
+) -> Ready<'x> {
+    let (tiles, _) = x.as_chunks::<TILE_COLS>();
+    let tiles: &[[u32; TILE_WORDS]] = bytemuck::try_cast_slice(tiles).unwrap_or_default();
+    let spare = cells(spare);
+    if tokens.saturating_mul(count).wrapping_sub(1) >= tiles.len() {
+        return Ready { spare, ..NOTHING };
+    }
+    let tiles = tiles.as_ptr();
+    // SAFETY: `x` is so many tokens of so many tiles, at least one; `several` has four sums.
+    unsafe { sum(tiles, count, tokens, sums, MINUS_ONE) };
+    Ready { tiles, count, start: sums.expose_provenance(), spare }
+}
+
+fn cells(words: &mut [u32]) -> &[Cell<u8>] {
+    Cell::from_mut(bytemuck::cast_slice_mut(words)).as_slice_of_cells()
 }
 
 /// Copies tokens, with zeros up to whole tiles; gives what is left of the scratch.
@@ -98,13 +140,14 @@ fn pad<'x>(
 /// Puts the words of four tokens together and subtracts their columns, two tiles of each a turn.
 ///
 /// # Safety
-/// `x` must be four tokens of `tiles` tiles, at least one; `to` must have room for them.
+/// `x` must be four tokens of `tiles` tiles, at least one; `to` must have room for them,
+/// and `sums` for four.
 #[unsafe(naked)]
 unsafe extern "C" fn interleave(
     x: *const i16,
     tiles: usize,
     to: *mut [u32; TILE_WORDS],
-    sums: &mut [i32; TOKENS],
+    sums: *mut i32,
 ) {
     naked_asm!(
         dsp_cpu!(),

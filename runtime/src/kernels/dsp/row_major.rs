@@ -47,7 +47,8 @@ pub fn any_block(
     input: &Input<'_>,
     out: &mut [[i32; ROWS]; TOKENS],
 ) {
-    for (token, out) in out.iter_mut().enumerate().take(input.tokens) {
+    let out = out.as_flattened_mut().chunks_mut(super::rows(linear, input));
+    for (token, out) in out.enumerate().take(input.tokens) {
         let x = input.token(token);
         for (row, out) in (first_row..linear.rows).zip(out) {
             let (bias, multiplier) = linear.constants(row);

@@ -3,7 +3,7 @@
 use model_format::layout::{LinearInt, Packing};
 
 use super::super::{
-    Block, Input, ROWS, TOKENS, block, reference, scratch_len, try_project, try_project_add,
+    Block, Input, ROWS, TOKENS, block, reference, rows, scratch_len, try_project, try_project_add,
     try_project_cached,
 };
 use super::matrix::{MAX_OFFSET, MAX_ROWS, Matrix, PACKINGS};
@@ -171,8 +171,8 @@ impl Products<'_> {
     /// Else the name of the kernel that differs.
     fn agree(&self, random: &mut Random, out_offset: usize) -> Result<(), &'static str> {
         let name = |agrees: bool, name| if agrees { Ok(()) } else { Err(name) };
-        name(self.blocks_agree(block), "block")?;
-        name(self.blocks_agree(reference::block), "reference::block")?;
+        name(self.blocks_agree(block, rows(&self.linear, &self.input)), "block")?;
+        name(self.blocks_agree(reference::block, ROWS), "reference::block")?;
         for bounds in BOUNDS {
             let project = |out: &mut [i16]| try_project(&self.linear, &self.input, bounds, out);
             let epilogue = |_, value: i32| value.clamp(bounds[0], bounds[1]);
@@ -190,12 +190,17 @@ impl Products<'_> {
         name(self.cached_agree(random, out_offset), "try_project_cached")
     }
 
-    fn blocks_agree(&self, block: impl Fn(&LinearInt<'_>, usize, &Input<'_>, &mut Block)) -> bool {
+    /// Whether blocks of so many rows are right.
+    fn blocks_agree(
+        &self,
+        block: impl Fn(&LinearInt<'_>, usize, &Input<'_>, &mut Block),
+        step: usize,
+    ) -> bool {
         let mut out = [[0; ROWS]; TOKENS];
-        (0..self.linear.rows).step_by(ROWS).all(|first| {
+        (0..self.linear.rows).step_by(step).all(|first| {
             block(&self.linear, first, &self.input, &mut out);
-            let rows = first..self.linear.rows.min(first + ROWS);
-            let tokens = out.iter().zip(&self.truth).take(self.input.tokens);
+            let rows = first..self.linear.rows.min(first + step);
+            let tokens = out.as_flattened().chunks(step).zip(&self.truth).take(self.input.tokens);
             tokens.into_iter().all(|(out, truth)| out[..rows.len()] == truth[rows.clone()])
         })
     }
