@@ -10,6 +10,7 @@ use crate::numeric::QFormat;
 
 /// Offsets, shapes, formats and constants; with `weights` also the range of every weight, and that no row
 /// of an integer tensor can leave `i32`.
+#[inline(never)]
 pub(crate) fn tensors(model: &Model<'_>, weights: bool) -> Result<(), ModelError> {
     let config = model.config();
     if model.header().precision == Precision::FixedPoint {

@@ -55,6 +55,16 @@ impl<'a> Model<'a> {
     /// # Errors
     /// [`ModelError`] says what is wrong and where.
     pub fn from_bytes_with(file: &'a [u8], checks: Checks) -> Result<Self, ModelError> {
+        let opened = Self::open(file, checks);
+        if let Ok(model) = &opened {
+            check::tensors(model, checks != Checks::Structure)?;
+        }
+        opened
+    }
+
+    /// All but the check of the tensors. On its own stack, which is gone when that runs.
+    #[inline(never)]
+    fn open(file: &'a [u8], checks: Checks) -> Result<Self, ModelError> {
         let header = Header::read(file).map_err(ModelError::Header)?;
         let config = &header.config;
         if header.precision == Precision::FixedPoint {
@@ -76,7 +86,7 @@ impl<'a> Model<'a> {
         };
         list_len(parts.formats, n_formats, FORMAT_LEN)?;
         list_len(parts.directory, Slot::count(config), crate::directory::ENTRY_LEN)?;
-        let model = Self {
+        Ok(Self {
             file_len: file.len(),
             header,
             formats,
@@ -84,9 +94,7 @@ impl<'a> Model<'a> {
             weights: parts.weights,
             source,
             target,
-        };
-        check::tensors(&model, checks != Checks::Structure)?;
-        Ok(model)
+        })
     }
 
     /// Length of the file in bytes.
