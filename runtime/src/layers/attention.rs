@@ -55,6 +55,7 @@ pub fn project_query<P: Precision>(
 
 /// Stores `W_k x` and `W_v x`, keys and values of the tokens of `input`, from `position` on; faster with
 /// `room` for `[tokens, d_model]`.
+#[inline(always)]
 pub fn remember<P: Precision>(
     model: &Model<'_>,
     slots: &AttentionSlots,

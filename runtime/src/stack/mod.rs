@@ -83,7 +83,7 @@ impl<P: Precision> Run<'_, P> {
     }
 
     /// One part of a layer for these of the tokens.
-    #[inline(never)]
+    #[inline(always)]
     fn run(
         &mut self,
         layer: Layer<'_, '_>,
