@@ -174,13 +174,13 @@ notices_a_panic() {
 step_sizes() {
     local target profile option
     echo "--- code of the least that a firmware with an integer model calls, in bytes"
-    printf '%-30s %10s %10s\n' target profile .text
+    printf '%-30s %10s %10s %10s %10s\n' target profile .text of-it-ours .rodata
     for target in "${PROBED_TARGETS[@]}"; do
         for profile in "${PROFILES[@]}"; do
             minimal_size "$target" "$profile"
         done
     done
-    echo "--- the same without features: integer models with ReLU, 8 bits, in the target's own layout"
+    echo "--- the same without features: integer models with ReLU, 8 bits, in the target's own layout, ASCII"
     for profile in small smallest; do
         minimal_size "${PROBED_TARGETS[0]}" "$profile" --no-default-features
     done
@@ -194,14 +194,20 @@ step_sizes() {
     for_each_board board_sizes
 }
 
-# minimal_size TARGET PROFILE [CARGO OPTION...]
+# minimal_size TARGET PROFILE [CARGO OPTION...]: what `runtime` and `model-format` have of it, too
 minimal_size() {
     (
         cd tests/no-panic
         cargo build --quiet --bin minimal --profile "$2" --target "$1" "${@:3}"
-        size -A -d "target/$1/$2/minimal" |
-            awk -v target="$1" -v profile="$2" '
-                $1 == ".text" { printf "%-30s %10s %10d\n", target, profile, $2 }'
+        local program="target/$1/$2/minimal"
+        # The entry point is mostly what was inlined into it; the rest is Rust's own: copies, UTF-8.
+        local ours
+        ours=$(nm -S -t d "$program" |
+            awk '$3 ~ /^[tT]$/ && $4 ~ /runtime|model_format|^_start$/ { sum += $2 } END { print sum }')
+        size -A -d "$program" | awk -v target="$1" -v profile="$2" -v ours="$ours" '
+            $1 == ".text" { text = $2 }
+            $1 == ".rodata" { constants = $2 }
+            END { printf "%-30s %10s %10d %10d %10d\n", target, profile, text, ours, constants }'
     )
 }
 
