@@ -7,8 +7,9 @@
 //!   beams      several outputs at once, their caches
 //!   tokenizer  text <-> TokenId
 //!   search     which token follows: greedy, beam, sampling; sees ids and logits only
-//!   encoder    src ids -> memory [src_len, d_model]
-//!   decoder    one id  -> hidden [d_model]  (kv_cache)
+//!   encoder    source ids -> [source_len, d_model]
+//!   decoder    one id -> [d_model]; hidden [d_model] -> logits
+//!   stack      the layers of either: -> memory [source_len, d_model], hidden [d_model] (kv_cache)
 //!     layers   embedding, norm, attention, feed_forward; once, for every Precision
 //!       fixed  integers: the numeric contract     half  f16 weights, f32 arithmetic
 //!         kernels  the few loops that cost time; `reference` is the truth

@@ -192,12 +192,14 @@ impl<'a> LinearInt<'a> {
     }
 
     /// The weights of row `row`, those of 4 bits times their factors; none past the last.
-    pub fn row(&self, row: usize) -> Row<'a> {
-        let strides = self.known_packing().strides(row % BLOCK_ROWS);
-        let data = self.from_row(row).get(strides.first..).unwrap_or_default();
-        let nibbles = (self.known_packing() == Packing::Nibbles).then_some(row % BLOCK_ROWS);
-        let left = if row < self.rows { self.cols } else { 0 };
-        Row { data, strides, nibbles, column: 0, cols: self.cols, left }
+    pub fn row(self, row: usize) -> impl Iterator<Item = i8> + use<'a> {
+        const AT_ONCE: usize = 64;
+        let cols = if row < self.rows { self.cols } else { 0 };
+        (0..cols).step_by(AT_ONCE).flat_map(move |column| {
+            let mut weights = [0; AT_ONCE];
+            self.copy_weights(row, column, &mut weights);
+            weights.into_iter().take(cols.saturating_sub(column))
+        })
     }
 
     /// Bias and multiplier of row `row`; zeros past the last.
@@ -320,64 +322,6 @@ fn pack_blocks(packing: Packing, weights: &[i8], bias: &[i32], multipliers: &[i3
     blob
 }
 
-/// The weights of one row, ascending in columns.
-#[derive(Debug, Clone)]
-pub struct Row<'a> {
-    /// From the tile of the next column on.
-    data: &'a [i8],
-    strides: Strides,
-    /// Its place in a block of [`Packing::Nibbles`].
-    nibbles: Option<usize>,
-    /// Place of the next column in its tile.
-    column: usize,
-    /// Columns of the matrix.
-    cols: usize,
-    /// Columns that are left.
-    left: usize,
-}
-
-impl Iterator for Row<'_> {
-    type Item = i8;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<i8> {
-        let left = self.left.checked_sub(1)?;
-        if let Some(row) = self.nibbles {
-            let column = self.cols.saturating_sub(self.left);
-            self.left = left;
-            return Some(nibbles::weight(self.data, self.cols, [row, column]));
-        }
-        let Strides { tile, col, flip, .. } = self.strides;
-        let stored = self.data.get(self.column.wrapping_mul(col))?;
-        self.left = left;
-        self.column = self.column.wrapping_add(1);
-        if self.column == TILE_COLS {
-            self.column = 0;
-            self.data = self.data.get(tile..).unwrap_or_default();
-        }
-        Some(stored.wrapping_add(flip as i8))
-    }
-
-    /// Tile after tile, which spares the bookkeeping of every column.
-    #[inline(always)]
-    fn fold<B, F: FnMut(B, i8) -> B>(mut self, init: B, mut f: F) -> B {
-        let mut folded = init;
-        let Strides { tile, col, flip, .. } = self.strides;
-        while self.nibbles.is_none() && self.column == 0 && self.left >= TILE_COLS {
-            let Some(end) = self.data.get(..=col.wrapping_mul(TILE_COLS - 1)) else { break };
-            for weight in end.iter().step_by(col.max(1)) {
-                folded = f(folded, weight.wrapping_add(flip as i8));
-            }
-            self.left = self.left.wrapping_sub(TILE_COLS);
-            self.data = self.data.get(tile..).unwrap_or_default();
-        }
-        for weight in self {
-            folded = f(folded, weight);
-        }
-        folded
-    }
-}
-
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
@@ -400,12 +344,6 @@ mod tests {
                 for row in 0..rows {
                     let expected = &weights[row * cols..(row + 1) * cols];
                     assert!(linear.row(row).eq(expected.iter().copied()), "{layout:?} {row}");
-                    for begun in 0..=cols {
-                        let mut rest = linear.row(row);
-                        let mut folded: Vec<i8> = rest.by_ref().take(begun).collect();
-                        rest.for_each(|w| folded.push(w));
-                        assert_eq!(folded, expected, "{layout:?} {row} {begun}");
-                    }
                     assert_eq!(linear.constants(row), (bias[row], multipliers[row]));
                     for begun in 0..=cols {
                         let mut copy = [99; 16];

@@ -13,9 +13,7 @@ mod magnitudes;
 mod nibbles;
 
 pub use half::{LinearF16, ROWS16_BLOCK, linear_f16_len};
-pub use int::{
-    BLOCK_ROWS, LinearInt, Packing, Row, TILE_COLS, TILE_LEN, linear_i4_len, linear_i8_len,
-};
+pub use int::{BLOCK_ROWS, LinearInt, Packing, TILE_COLS, TILE_LEN, linear_i4_len, linear_i8_len};
 pub use nibbles::{
     GROUP_COLS, Group, MAX_BIAS_SHIFT, MAX_FACTOR, MAX_MULTIPLIER_SHIFT, MAX_NIBBLE, Nibbles,
 };
