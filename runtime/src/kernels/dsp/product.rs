@@ -1,12 +1,10 @@
 //! Which code multiplies what.
 
-use core::ptr::with_exposed_provenance;
-
 use model_format::layout::{BLOCK_ROWS, LinearInt, Packing, TILE_LEN};
 
 use super::super::Input;
 use super::epilogue::{Call, Epilogue, SUMS_HALF};
-use super::ready::Ready;
+use super::ready::{Ready, minus_sum};
 use super::{ROWS, TOKENS, code, four_tokens, nibbles};
 
 /// Bytes of the biases and multipliers of a block of bytes.
@@ -64,15 +62,14 @@ pub fn multiply(linear: &LinearInt<'_>, input: &Input<'_>, target: Target<'_>) -
 /// That of [`code::multiply`].
 #[inline(never)]
 unsafe fn multiply_each(weights: *const i8, input: &Input<'_>, call: &mut Call) {
-    let Ready { tiles: mut x, count, start, .. } = input.ready;
-    let mut sums = with_exposed_provenance::<i32>(start);
+    let Ready { tiles: mut x, count, .. } = input.ready;
     for _ in 0..input.tokens {
-        // SAFETY: so many tokens have so many tiles and sums; the rest is the caller's.
+        // SAFETY: so many tokens have so many tiles; the rest is the caller's.
         unsafe {
-            call.start = sums.read() as usize;
+            call.start = minus_sum(x, count) as usize;
             code::multiply(weights, x.cast(), count, call);
         }
-        (x, sums) = (x.wrapping_add(count), sums.wrapping_add(1));
+        x = x.wrapping_add(count);
         call.out = call.out.wrapping_add(call.stride);
     }
 }

@@ -2,7 +2,6 @@
 
 use core::arch::naked_asm;
 use core::cell::Cell;
-use core::ptr::null;
 
 use model_format::layout::TILE_COLS;
 
@@ -22,24 +21,22 @@ pub struct Ready<'x> {
     pub(super) tiles: *const [u32; TILE_WORDS],
     /// Tiles of a token; 0 where there is not what there should be, or not on a multiple of 4 bytes.
     pub(super) count: usize,
-    /// Of one token the sum of its columns, negated; of more the address of theirs.
+    /// The sum of the first token's columns, negated; of [`TOKENS`] the address of theirs.
     pub(super) start: usize,
     /// What is left of the scratch, for weights of 4 bits.
     pub(super) spare: &'x [Cell<u8>],
 }
 
-const NOTHING: Ready<'_> = Ready { tiles: null(), count: 0, start: 0, spare: &[] };
-
-/// Room for the tiles and their sums, and for what weights of 4 bits need.
+/// Room for the tiles and their sums, and for what weights of 4 bits need; less than that, with which
+/// nothing is ready, where it is more than there is memory.
 pub const fn scratch_len(tokens: usize, cols: usize) -> usize {
-    let sums = if tokens > 1 { size_of::<[i32; TOKENS]>() } else { 0 };
-    tiles_len(tokens, cols).saturating_add(nibbles::scratch_len(cols)).saturating_add(sums)
-}
-
-/// Room for copies of tokens that do not fill their last tile, and for tokens that lie together.
-const fn tiles_len(tokens: usize, cols: usize) -> usize {
-    let copies = !cols.is_multiple_of(TILE_COLS) as usize + (tokens == TOKENS) as usize;
-    tokens.saturating_mul(cols.next_multiple_of(TILE_COLS)).saturating_mul(2 * copies)
+    let is_whole = tokens == TOKENS;
+    // Copies of tokens that do not fill their last tile, and tokens that lie together.
+    let copies = !cols.is_multiple_of(TILE_COLS) as usize + is_whole as usize;
+    let tiles = cols.div_ceil(TILE_COLS).wrapping_mul(TILE_WORDS * 4);
+    let sums = if is_whole { size_of::<[i32; TOKENS]>() } else { 0 };
+    let len = tokens.wrapping_mul(copies).wrapping_mul(tiles);
+    len.wrapping_add(nibbles::scratch_len(cols)).wrapping_add(sums)
 }
 
 /// See [`Ready`].
@@ -53,86 +50,76 @@ pub fn ready<'x>(
         (x, scratch) = pad(x, [tokens, cols], scratch);
     }
     let count = cols.div_ceil(TILE_COLS);
-    if tokens != 1 {
-        return several(x, [tokens, count], scratch);
+    if tokens >= TOKENS {
+        return interleaved(x, [tokens, count], scratch);
     }
     let spare = Cell::from_mut(scratch).as_slice_of_cells();
     let (tiles, _) = x.as_chunks::<TILE_COLS>();
     let tiles: &[[u32; TILE_WORDS]] = bytemuck::try_cast_slice(tiles).unwrap_or_default();
-    let (tiles, is_there) = (tiles.as_ptr(), count.wrapping_sub(1) < tiles.len());
+    let len = tokens.wrapping_mul(count);
+    let (tiles, is_there) = (tiles.as_ptr(), len.wrapping_sub(1) < tiles.len());
     if !is_there {
         return Ready { tiles, count: 0, start: 0, spare };
     }
-    let mut start = 0;
-    // SAFETY: there are `count` tiles, at least one, and one sum.
-    unsafe { sum(tiles, count, 1, &mut start, MINUS_ONE) };
+    // SAFETY: there are `count` tiles, at least one.
+    let start = unsafe { minus_sum(tiles, count) };
     Ready { tiles, count, start: start as usize, spare }
 }
 
-/// Any number of tokens but one.
+/// The sum of the columns of a token of so many tiles, negated.
+///
+/// # Safety
+/// That of [`sum`], with one token.
+#[inline(always)]
+pub unsafe fn minus_sum(tiles: *const [u32; TILE_WORDS], count: usize) -> i32 {
+    let mut result = 0;
+    // SAFETY: the caller's; there is one sum.
+    unsafe { sum(tiles, count, 1, &mut result, MINUS_ONE) };
+    result
+}
+
+/// [`TOKENS`] tokens; nothing is made of more.
 #[inline(never)]
-fn several<'x>(x: &'x [i16], [tokens, count]: [usize; 2], scratch: &'x mut [u8]) -> Ready<'x> {
+fn interleaved<'x>(x: &'x [i16], [tokens, count]: [usize; 2], scratch: &'x mut [u8]) -> Ready<'x> {
     let (words, _) = scratch.as_chunks_mut::<4>();
     let words: &mut [u32] = bytemuck::try_cast_slice_mut(words).unwrap_or_default();
-    let room = words.split_first_chunk_mut::<TOKENS>();
-    let Some((sums, rest)) = room.filter(|_| count != 0 && tokens <= TOKENS) else {
-        return NOTHING;
-    };
-    let (start, sums) = (sums.as_ptr().expose_provenance(), sums.as_mut_ptr().cast());
-    if count > x.len() / TILE_COLS / TOKENS || tokens != TOKENS {
-        return fewer(x, [tokens, count], rest, sums);
+    let (sums, rest) = words.split_at_mut_checked(TOKENS).unwrap_or_default();
+    let len = count.wrapping_mul(TILE_WORDS * TOKENS);
+    let (to, spare) = rest.split_at_mut_checked(len).unwrap_or_default();
+    let spare = Cell::from_mut(bytemuck::cast_slice_mut(spare)).as_slice_of_cells();
+    let (tiles, sums) = (to.as_mut_ptr().cast(), sums.as_mut_ptr().cast::<i32>());
+    if tokens != TOKENS || to.is_empty() || count > x.len() / TILE_COLS / TOKENS {
+        return Ready { tiles, count: 0, start: 0, spare };
     }
-    let Some((to, spare)) = rest.split_at_mut_checked(count * TILE_WORDS * TOKENS) else {
-        return NOTHING;
-    };
-    let (tiles, spare) = (to.as_mut_ptr().cast(), cells(spare));
-    // SAFETY: `x` is four tokens of so many tiles, at least one; there is as much room, and four sums.
+    // SAFETY: `x` is four tokens of so many tiles, at least one; there is as much room behind four sums.
     unsafe { interleave(x.as_ptr(), count, tiles, sums) };
-    Ready { tiles, count, start, spare }
-}
-
-/// Two or three tokens.
-#[cold]
-#[inline(never)]
-fn fewer<'x>(
-    x: &'x [i16],
-    [tokens, count]: [usize; 2],
-    spare: &'x mut [u32],
-    sums: *mut i32,
-) -> Ready<'x> {
-    let (tiles, _) = x.as_chunks::<TILE_COLS>();
-    let tiles: &[[u32; TILE_WORDS]] = bytemuck::try_cast_slice(tiles).unwrap_or_default();
-    let spare = cells(spare);
-    if tokens.saturating_mul(count).wrapping_sub(1) >= tiles.len() {
-        return Ready { spare, ..NOTHING };
-    }
-    let tiles = tiles.as_ptr();
-    // SAFETY: `x` is so many tokens of so many tiles, at least one; `several` has four sums.
-    unsafe { sum(tiles, count, tokens, sums, MINUS_ONE) };
     Ready { tiles, count, start: sums.expose_provenance(), spare }
-}
-
-fn cells(words: &mut [u32]) -> &[Cell<u8>] {
-    Cell::from_mut(bytemuck::cast_slice_mut(words)).as_slice_of_cells()
 }
 
 /// Copies tokens, with zeros up to whole tiles; gives what is left of the scratch.
 #[cold]
 #[inline(never)]
 fn pad<'x>(
-    x: &[i16],
+    mut x: &[i16],
     [tokens, cols]: [usize; 2],
     scratch: &'x mut [u8],
 ) -> (&'x [i16], &'x mut [u8]) {
-    let len = cols.next_multiple_of(TILE_COLS);
+    let tiles = tokens.wrapping_mul(cols.div_ceil(TILE_COLS));
     let (to, rest) =
-        scratch.split_at_mut_checked(tokens.saturating_mul(len * 2)).unwrap_or_default();
-    let to = bytemuck::try_cast_slice_mut(to).unwrap_or_default();
-    let mut x = x.iter();
-    let mut column = 0;
-    for to in to.iter_mut() {
-        *to = if column < cols { x.next().copied().unwrap_or(0) } else { 0 };
-        column = if column + 1 < len { column + 1 } else { 0 };
+        scratch.split_at_mut_checked(tiles.wrapping_mul(TILE_COLS * 2)).unwrap_or_default();
+    let to: &mut [i16] = bytemuck::try_cast_slice_mut(to).unwrap_or_default();
+    let (tiles, _) = to.as_chunks_mut::<TILE_COLS>();
+    let mut left = cols;
+    for tile in tiles {
+        for to in tile {
+            *to = 0;
+            if left != 0
+                && let [first, others @ ..] = x
+            {
+                (*to, x, left) = (*first, others, left - 1);
+            }
+        }
+        left = if left == 0 { cols } else { left };
     }
     (to, rest)
 }
