@@ -2,7 +2,8 @@
 //!
 //! Both read `x` as it lies, two columns of a row in a register's lane, and multiply `i16` by `i16`:
 //! `VPMADDWD` and `VPDPWSSD` add two products to an `i32`, modulo 2^32. Blocks of four rows are
-//! unpacked in the register; one token goes along the rows, several share what was unpacked.
+//! unpacked in the register; one token goes along the rows, several share what was unpacked. With VNNI
+//! one token is cut into bytes, of which `VPDPBUSD` adds four products.
 
 mod attention_avx512;
 mod avx2;
