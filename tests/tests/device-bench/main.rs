@@ -16,7 +16,7 @@ mod report;
 
 use std::{path::Path, thread};
 
-use board::{M0_PLUS, M3, M4F, M7, M33, M55, RISC_V};
+use board::{AARCH64, M0_PLUS, M3, M4F, M7, M33, M55, RISC_V};
 use counts::Counts;
 use measure::{Measured, Subject, measure};
 
@@ -28,7 +28,7 @@ const EVERY: usize = 54;
 /// apart that is one without them.
 const PROFILE_TOLERANCE: f64 = 2.0;
 
-fn subjects() -> [Subject; 7] {
+fn subjects() -> [Subject; 8] {
     [
         Subject { board: M4F, core: "Cortex-M4" },
         Subject { board: M7, core: "Cortex-M7" },
@@ -37,6 +37,7 @@ fn subjects() -> [Subject; 7] {
         Subject { board: M3, core: "Cortex-M3" },
         Subject { board: M0_PLUS, core: "Cortex-M0+" },
         Subject { board: RISC_V, core: "RV32IMC" },
+        Subject { board: AARCH64, core: "AArch64" },
     ]
 }
 
