@@ -41,6 +41,10 @@ pub fn write(
 pub fn weigh_rows(rows: Rows<'_, f32>, weights: &[f32], out: &mut [f32]) {
     #[cfg(feature = "mac-counts")]
     crate::macs::count(rows.rows, rows.cols);
+    #[cfg(kiloformer_x86)]
+    if crate::kernels::x86::try_weigh_rows(rows, weights, out) {
+        return;
+    }
     out.fill(0.0);
     for (row, &weight) in weights.iter().enumerate() {
         for (out, &value) in out.iter_mut().zip(rows.row(row)) {
@@ -59,6 +63,10 @@ pub fn multiply_rows(
 ) {
     #[cfg(feature = "mac-counts")]
     crate::macs::count(rows.rows, rows.cols);
+    #[cfg(kiloformer_x86)]
+    if crate::kernels::x86::try_multiply_rows(rows, x, out) {
+        return out.iter_mut().for_each(|sum| *sum = epilogue(*sum));
+    }
     let mut out = out.iter_mut();
     let mut sums = [0.0; 4];
     while rows.rows > 0 {

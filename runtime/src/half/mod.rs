@@ -196,21 +196,31 @@ impl Precision for HalfFloat {
         let AttentionScratch { scores, probabilities } = scratch;
         let scale = 1.0 / sqrt(x.len() as f32);
         multiply_rows(cache.keys, x, scores, |acc| acc * scale);
-        let mut max = f32::NEG_INFINITY;
-        for &score in scores.iter() {
-            if score > max {
-                max = score;
-            }
-        }
-        let mut sum = 0.0;
-        for (probability, &score) in probabilities.iter_mut().zip(scores.iter()) {
-            *probability = exp(score - max);
-            sum += *probability;
-        }
-        let inverse = 1.0 / sum;
+        let inverse = 1.0 / powers(scores, probabilities);
         weigh_rows(cache.values, probabilities, x);
         x.iter_mut().for_each(|x| *x *= inverse);
     }
+}
+
+/// `out = e^(scores - max)`, and their sum.
+#[inline(always)]
+fn powers(scores: &[f32], out: &mut [f32]) -> f32 {
+    #[cfg(kiloformer_x86)]
+    if crate::kernels::x86::try_powers(scores, out) {
+        return out.iter().fold(0.0, |sum, power| sum + power);
+    }
+    let mut max = f32::NEG_INFINITY;
+    for &score in scores {
+        if score > max {
+            max = score;
+        }
+    }
+    let mut sum = 0.0;
+    for (out, &score) in out.iter_mut().zip(scores) {
+        *out = exp(score - max);
+        sum += *out;
+    }
+    sum
 }
 
 /// Mean, and `1 / sqrt(variance + eps)` (Ba et al. 2016, eq. 4).

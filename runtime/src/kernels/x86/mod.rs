@@ -15,8 +15,11 @@ mod matrix;
 mod nibbles_avx2;
 mod nibbles_avx512;
 mod row_avx512;
+mod rows_f32;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_float;
 mod vectors;
 mod vectors_avx2;
 mod vectors_avx512;
@@ -30,7 +33,10 @@ pub use choice::Isa;
 #[cfg(feature = "std")]
 pub use choice::force;
 use matrix::Matrix;
-pub use vectors::{exp2_all, moments, scores, try_attend, try_context, wide};
+pub use vectors::{
+    exp2_all, moments, scores, try_attend, try_context, try_multiply_rows, try_powers,
+    try_weigh_rows, wide,
+};
 
 /// Most tokens of an input.
 pub const TOKENS: usize = 32;

@@ -2,7 +2,7 @@
 //! the target.
 
 use model_format::AlignedBytes;
-use model_format::layout::{Layout, LinearF16, Packing, pack_nibbles};
+use model_format::layout::{Layout, Packing, pack_nibbles};
 use model_format::numeric::rescale;
 
 use super::*;
@@ -231,81 +231,5 @@ fn a_matrix_shorter_than_its_sizes_is_left_to_the_reference() {
         assert!(!try_project(&LinearInt { rows: 17, ..whole }, &input, [0, 9], &mut out));
         let wider = Input { cols: 17, ..input };
         assert!(!try_project(&LinearInt { cols: 17, ..whole }, &wider, [0, 9], &mut out));
-    }
-}
-
-/// Bit patterns of finite `f16`, subnormal ones and zeros of both signs among them.
-fn half(i: usize) -> half::f16 {
-    let bits = ((i * 40_503 + i / 7) % 0x10000) as u16;
-    half::f16::from_bits(if bits & 0x7C00 == 0x7C00 { bits & 0x83FF } else { bits })
-}
-
-fn linear_f16(layout: Layout, rows: usize, cols: usize, blob: &[u8]) -> LinearF16<'_> {
-    let weights = if layout == Layout::RowMajor { 2 * rows * cols } else { blob.len() };
-    let (data, bias) = blob.split_at(weights);
-    let [data, bias] = [data, bias].map(bytemuck::cast_slice);
-    LinearF16 { layout, rows, cols, data, bias }
-}
-
-#[test]
-fn products_of_floats_equal_sums_in_column_order() {
-    let shapes =
-        (1..=70).chain([128]).flat_map(|rows| [1, 2, 7, 8, 9, 64, 65, 130].map(|c| (rows, c)));
-    for (index, (rows, cols)) in shapes.enumerate() {
-        let weights: std::vec::Vec<_> = (0..rows * cols).map(half).collect();
-        let bias: std::vec::Vec<_> = (0..rows).map(|i| half(i + 999)).collect();
-        let tokens = 1 + if index % 3 == 0 { 0 } else { index % TOKENS };
-        let x: std::vec::Vec<f32> =
-            (0..tokens * cols).map(|i| ((i * 7919) % 2001) as f32 * 1e-3 - 1.0).collect();
-        let mut expected = std::vec![0.0_f32; tokens * rows];
-        for (i, out) in expected.iter_mut().enumerate() {
-            let (token, row) = (i / rows, i % rows);
-            let x = &x[token * cols..][..cols];
-            let w = &weights[row * cols..][..cols];
-            let sum = w.iter().zip(x).fold(0.0, |sum, (w, x)| sum + w.to_f32() * x);
-            *out = sum + bias[row].to_f32();
-        }
-        for layout in [Layout::RowMajor, Layout::SixteenRows] {
-            let blob = AlignedBytes::from(&LinearF16::pack(layout, &weights, &bias)[..]);
-            let linear = linear_f16(layout, rows, cols, &blob);
-            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_here()) {
-                let mut out = std::vec![f32::NAN; tokens * rows];
-                let mut each = |token: usize, first: usize, sums: &[f32]| {
-                    out[token * rows + first..][..sums.len()].copy_from_slice(sums);
-                };
-                // SAFETY: only what is here.
-                let is_done = unsafe {
-                    float::try_products(isa, &linear, 0..rows, (&x, [tokens, cols]), &mut each)
-                };
-                assert_eq!(is_done, isa != Isa::Baseline);
-                let bits =
-                    |list: &[f32]| list.iter().map(|x| x.to_bits()).collect::<std::vec::Vec<_>>();
-                if is_done {
-                    assert_eq!(
-                        bits(&out),
-                        bits(&expected),
-                        "{isa:?} {layout:?} {rows} x {cols}, {tokens} tokens"
-                    );
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn rows_of_floats_that_start_inside_a_block_are_left_to_others() {
-    let blob = LinearF16::pack(Layout::SixteenRows, &[half(5); 32], &[half(6); 32]);
-    let blob = AlignedBytes::from(&blob[..]);
-    let linear = linear_f16(Layout::SixteenRows, 32, 1, &blob);
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_here()) {
-        let mut seen = std::vec::Vec::new();
-        let mut run = |rows| {
-            let mut each = |_: usize, first: usize, sums: &[f32]| seen.push((first, sums.len()));
-            // SAFETY: only what is here.
-            unsafe { float::try_products(isa, &linear, rows, (&[1.0], [1, 1]), &mut each) }
-        };
-        assert!(!run(4..32) && !run(0..33));
-        assert_eq!(run(16..20), isa != Isa::Baseline);
-        assert!(seen.iter().eq([(16, 4)].iter().filter(|_| isa != Isa::Baseline)));
     }
 }

@@ -2,12 +2,12 @@
 
 use super::attention_avx512::{self, Attention};
 use super::choice::{self, Isa};
-use super::{vectors_avx2, vectors_avx512};
+use super::{rows_f32, vectors_avx2, vectors_avx512};
 use crate::kernels::vectors;
 use crate::precision::{HeadCache, Rows};
 
 /// The rows that lie in `data` as a whole; none where one does not.
-fn whole(rows: Rows<'_, i8>, count: usize, cols: usize) -> Option<Rows<'_, i8>> {
+fn whole<T>(rows: Rows<'_, T>, count: usize, cols: usize) -> Option<Rows<'_, T>> {
     let reach = count.checked_sub(1)?.checked_mul(rows.stride)?.checked_add(cols)?;
     let is_whole = reach <= rows.data.len() && cols > 0;
     is_whole.then_some(Rows { rows: count, cols, ..rows })
@@ -66,6 +66,46 @@ pub fn try_attend(
     let attention = Attention { starts, stride: keys.stride, len, heads, d_k, bounds };
     // SAFETY: what is chosen is here; there are so many whole keys and values with as many columns as `x`.
     keys.stride == values.stride && unsafe { attention_avx512::attend(&attention, x) }
+}
+
+/// `out[row] = rows[row] x`, each summed column after column; `false`, and nothing done, where that has no
+/// kernel.
+pub fn try_multiply_rows(rows: Rows<'_, f32>, x: &[f32], out: &mut [f32]) -> bool {
+    let fits = rows.rows == out.len() && rows.cols == x.len();
+    match (choice::chosen(), whole(rows, out.len(), x.len())) {
+        (Isa::Avx512Vnni, Some(rows)) if fits => {
+            // SAFETY: what is chosen is here; there are so many whole rows.
+            unsafe { rows_f32::multiply(rows, x, out) };
+            true
+        }
+        _ => false,
+    }
+}
+
+/// `out = e^(scores - max)`; `false`, and nothing done, where that has no kernel.
+pub fn try_powers(scores: &[f32], out: &mut [f32]) -> bool {
+    if cfg!(feature = "approx-math") || choice::chosen() != Isa::Avx512Vnni {
+        return false;
+    }
+    // SAFETY: what is chosen is here, and both have the same length.
+    scores.len() == out.len()
+        && unsafe {
+            rows_f32::powers(scores, out);
+            true
+        }
+}
+
+/// `out = sum(weights[row] rows[row])`, row after row; `false`, and nothing done, where that has no kernel.
+pub fn try_weigh_rows(rows: Rows<'_, f32>, weights: &[f32], out: &mut [f32]) -> bool {
+    let fits = rows.cols == out.len();
+    match (choice::chosen(), whole(rows, weights.len(), out.len())) {
+        (Isa::Avx512Vnni, Some(rows)) if fits => {
+            // SAFETY: as above.
+            unsafe { rows_f32::weigh(rows, weights, out) };
+            true
+        }
+        _ => false,
+    }
 }
 
 /// See [`vectors::exp2_all`].
