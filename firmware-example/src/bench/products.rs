@@ -95,7 +95,7 @@ impl Product {
         let input = Input::new(operands.inputs, [self.tokens, cols], operands.scratch);
         let mut block: Block = [[0; ROWS]; TOKENS];
         cost(self.macs(), &mut || {
-            for first in (0..rows).step_by(ROWS) {
+            for first in (0..rows).step_by(kernels::rows(&matrix, &input)) {
                 kernels::block(&matrix, first, &input, &mut block);
             }
         })
