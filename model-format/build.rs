@@ -18,22 +18,27 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(kiloformer_short_products)");
     println!(
-        "cargo::rustc-check-cfg=cfg(kiloformer_kernels, values(\"paired-rows\", \"quad-rows\"))"
+        "cargo::rustc-check-cfg=cfg(kiloformer_layout, values(\"paired-rows\", \"quad-rows\"))"
     );
     let isa = isa().unwrap_or_default();
     println!("cargo::metadata=isa={isa}");
-    // The layout that the kernels of such a core are made for.
-    match isa {
-        "dsp" => println!("cargo::rustc-cfg=kiloformer_kernels=\"paired-rows\""),
-        "armv6m" | "armv7m" | "rv32m" => {
-            println!("cargo::rustc-cfg=kiloformer_kernels=\"quad-rows\"");
-        }
-        _ => (),
+    if let Some(layout) = layout(isa) {
+        println!("cargo::metadata=layout={layout}");
+        println!("cargo::rustc-cfg=kiloformer_layout=\"{layout}\"");
     }
     let target = env::var("TARGET").unwrap_or_default();
     // Cortex-M0, M0+ and M23 give the lower 32 bits of a product only.
     if target.starts_with("thumbv6m") || target.starts_with("thumbv8m.base") {
         println!("cargo::rustc-cfg=kiloformer_short_products");
+    }
+}
+
+/// The one layout that the kernels of such a core are made for, where they are made for one alone.
+fn layout(isa: &str) -> Option<&'static str> {
+    match isa {
+        "dsp" => Some("paired-rows"),
+        "armv6m" | "armv7m" | "rv32m" => Some("quad-rows"),
+        _ => None,
     }
 }
 

@@ -4,8 +4,6 @@
 use std::env;
 
 const ISAS: [&str; 8] = ["armv6m", "armv7m", "dsp", "mve", "neon", "rv32m", "simd128", "x86"];
-/// Those that share `kernels/quad.rs`.
-const QUAD: [&str; 3] = ["armv6m", "armv7m", "rv32m"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -26,7 +24,8 @@ fn main() {
     }
     let isa = env::var("DEP_KILOFORMER_ISA").expect("model-format tells it");
     if ISAS.contains(&&*isa) {
-        if QUAD.contains(&&*isa) {
+        // Those that share `kernels/quad.rs`.
+        if env::var("DEP_KILOFORMER_LAYOUT").is_ok_and(|layout| layout == "quad-rows") {
             println!("cargo::rustc-cfg=kiloformer_quad");
         }
         println!("cargo::rustc-cfg=kiloformer_isa");

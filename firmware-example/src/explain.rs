@@ -20,9 +20,7 @@ pub fn explain<S: Read + Write>(console: &mut Console<S>, failure: Failure) {
             Precision::FixedPoint => "this is an integer model",
             Precision::HalfFloat => "this is a half-float model",
         }),
-        Failure::Load(LoadError::Unsupported { feature }) => {
-            console.text("this build lacks the feature ").text(feature)
-        }
+        Failure::Load(LoadError::Unsupported { feature }) => lacking(console, feature),
         Failure::ArenaInUse => console.text("the arena is in use already"),
         Failure::Arena(ArenaTooSmall { needed, given }) => {
             numbers(console, ["the arena has ", " bytes and needs ", ""], [given, needed])
@@ -137,6 +135,10 @@ fn model<S: Read + Write>(console: &mut Console<S>, error: ModelError) -> &mut C
     }
 }
 
+fn lacking<'c, S: Read + Write>(console: &'c mut Console<S>, feature: &str) -> &'c mut Console<S> {
+    console.text("this build lacks the feature ").text(feature)
+}
+
 fn header<S: Read + Write>(console: &mut Console<S>, error: HeaderError) -> &mut Console<S> {
     match error {
         HeaderError::TooShort { len } => {
@@ -149,11 +151,13 @@ fn header<S: Read + Write>(console: &mut Console<S>, error: HeaderError) -> &mut
         HeaderError::Config(field) => {
             number(console, "configuration field ", field as u64, " is out of range")
         }
+        HeaderError::Unread { feature } => lacking(console, feature),
     }
 }
 
 fn tensor<S: Read + Write>(console: &mut Console<S>, fault: TensorFault) -> &mut Console<S> {
     match fault {
+        TensorFault::Unread { feature } => lacking(console, feature),
         TensorFault::Kind { found } => number(console, "kind ", found, " does not belong here"),
         TensorFault::Shape { found: [rows, cols], expected: [wanted_rows, wanted_cols] } => {
             numbers(console, ["shape ", " x ", ""], [rows.into(), cols.into()]);

@@ -60,6 +60,12 @@ fn place(model: &Model<'_>, slot: Slot, end: usize) -> Result<usize, TensorFault
     let expected = slot.expected(model.header().precision, model.config());
     let expected = Expected { kind: model.kind(slot), ..expected };
     let entry = model.entry(slot);
+    if cfg!(not(feature = "int4"))
+        && entry.kind == Kind::LinearI4 as u8
+        && expected.kind == Kind::LinearI8
+    {
+        return Err(TensorFault::Unread { feature: "int4" });
+    }
     if entry.kind != expected.kind as u8 {
         return Err(TensorFault::Kind { found: entry.kind });
     }

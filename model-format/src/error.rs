@@ -71,6 +71,11 @@ pub enum TensorFault {
         /// Code in the file.
         found: u8,
     },
+    /// A kind that a build with more features reads.
+    Unread {
+        /// The feature that this one lacks.
+        feature: &'static str,
+    },
     /// A shape that the configuration does not ask for.
     Shape {
         /// `[rows, cols]` in the file.
@@ -141,6 +146,17 @@ pub enum VocabularyFault {
     },
 }
 
+impl ModelError {
+    /// The feature without which this build does not read the file; `None` where none would help.
+    pub const fn missing_feature(&self) -> Option<&'static str> {
+        match self {
+            Self::Header(HeaderError::Unread { feature })
+            | Self::Tensor(_, TensorFault::Unread { feature }) => Some(feature),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for ModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -179,6 +195,7 @@ impl fmt::Display for TensorFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kind { found } => write!(f, "kind {found} does not belong here"),
+            Self::Unread { feature } => write!(f, "this build lacks feature `{feature}`"),
             Self::Shape { found, expected } => {
                 write!(f, "shape {found:?} where the configuration asks for {expected:?}")
             }
@@ -204,6 +221,9 @@ impl fmt::Display for HeaderError {
                 crate::header::VERSION
             ),
             Self::Config(field) => write!(f, "configuration field {field:?} is out of range"),
+            Self::Unread { feature } => {
+                write!(f, "the file needs feature `{feature}`, which this build lacks")
+            }
         }
     }
 }

@@ -49,6 +49,11 @@ pub enum HeaderError {
     },
     /// A field with a value outside its range.
     Config(ConfigField),
+    /// A file that a build with more features reads.
+    Unread {
+        /// The feature that this one lacks.
+        feature: &'static str,
+    },
 }
 
 impl Header {
@@ -76,31 +81,35 @@ impl Header {
                 None => Ok(header),
                 Some(field) => Err(HeaderError::Config(field)),
             },
-            Err(field) => Err(HeaderError::Config(field)),
+            Err(error) => Err(error),
         }
     }
 
-    const fn decode(file: &Start) -> Result<Self, ConfigField> {
+    const fn decode(file: &Start) -> Result<Self, HeaderError> {
         let mut i = 0;
         while i < CODES.len() {
             let (count, field) = CODES[i];
             if byte(file, BLOCK_OFFSET + i) >= count {
-                return Err(field);
+                return Err(HeaderError::Config(field));
             }
             i += 1;
         }
         let precision = match byte(file, at::PRECISION) {
-            1 if cfg!(feature = "half-float") => Precision::HalfFloat,
-            _ => Precision::FixedPoint,
+            0 => Precision::FixedPoint,
+            _ if cfg!(feature = "half-float") => Precision::HalfFloat,
+            _ => return Err(HeaderError::Unread { feature: "half-float" }),
         };
         let layout = match Layout::from_code(byte(file, at::LAYOUT)) {
-            Some(layout) if layout.suits(precision) && layout.is_read(precision) => layout,
-            _ => return Err(ConfigField::Layout),
+            Some(layout) if layout.suits(precision) => layout,
+            _ => return Err(HeaderError::Config(ConfigField::Layout)),
         };
+        if !layout.is_read(precision) {
+            return Err(HeaderError::Unread { feature: "layouts" });
+        }
         let mut i = 0;
         while i < at::RESERVED.len() {
             if byte(file, at::RESERVED[i]) != 0 {
-                return Err(ConfigField::Reserved);
+                return Err(HeaderError::Config(ConfigField::Reserved));
             }
             i += 1;
         }
@@ -201,7 +210,7 @@ type Start = [u8; BLOCK_OFFSET + BLOCK_LEN];
 
 /// How many values the bytes of the block have, in order.
 const CODES: [(u8, ConfigField); 15] = [
-    (if cfg!(feature = "half-float") { 2 } else { 1 }, ConfigField::Precision),
+    (2, ConfigField::Precision),
     (Layout::ALL.len() as u8, ConfigField::Layout),
     (4, ConfigField::Family),
     (2, ConfigField::Norm),

@@ -58,7 +58,8 @@ pub use write::{AlignedBytes, FileBuilder};
 /// `char::to_lowercase`, which trainer and device share where a file folds case; without feature
 /// `unicode-case` that of characters which become ASCII by it, and no table.
 ///
-/// That is enough for a vocabulary of ASCII: what else there may be in a text is not in it anyway.
+/// That is enough for a vocabulary of ASCII, in which a symbol with anything else is unknown either way;
+/// or too long either way, but for those whose length folding would change about the limit.
 pub fn fold_case(c: char) -> impl Iterator<Item = char> {
     #[cfg(feature = "unicode-case")]
     return c.to_lowercase();

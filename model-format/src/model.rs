@@ -77,7 +77,7 @@ impl<'a> Model<'a> {
         if offset != 0 {
             return Err(ModelError::Misaligned { offset });
         }
-        let parts = open(file, checks)?;
+        let parts = envelope(file, checks)?;
         let formats = Formats::new(parts.formats, config);
         let (source, target) = vocabularies(parts.vocabulary, config)?;
         let n_formats = match header.precision {
@@ -239,7 +239,7 @@ pub struct NormF16<'a> {
     pub beta: &'a [u16],
 }
 
-fn open(file: &[u8], checks: Checks) -> Result<Parts<'_>, ModelError> {
+fn envelope(file: &[u8], checks: Checks) -> Result<Parts<'_>, ModelError> {
     let truncated = ModelError::Truncated { len: file.len() };
     let message = file.get(BLOCK_OFFSET + BLOCK_LEN..).unwrap_or_default();
     let (parts, rest) = postcard::take_from_bytes::<Parts<'_>>(message).map_err(|_| truncated)?;

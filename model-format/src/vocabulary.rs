@@ -42,7 +42,7 @@ impl<'a> Vocabulary<'a> {
         self.len == 0
     }
 
-    /// Whether no text has any other character.
+    /// Whether all texts are ASCII.
     pub fn is_ascii(&self) -> bool {
         self.texts.iter().all(u8::is_ascii)
     }

@@ -5,8 +5,8 @@ use model_format::Model;
 use crate::arena::Carver;
 use crate::plan::Plan;
 use crate::precision::Precision;
-use crate::rows::CopyFrom;
 use crate::search::BeamBuffers;
+use crate::slices::CopyFrom;
 use crate::tokenizer::TokenId;
 
 /// What a search has in the arena.

@@ -40,7 +40,7 @@ impl Budget for Macs {
 /// What a layer does in one go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Queries, keys and values of self-attention.
+    /// Queries, keys and values of self-attention; or keys and values of cross-attention.
     Project,
     /// Self-attention and its output projection.
     Attend,

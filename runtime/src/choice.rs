@@ -100,7 +100,7 @@ impl<P: Precision> Choice<P> for Greedy<P::Logit> {
         if cfg!(kiloformer_x86) && self.is_above(logits) {
             return;
         }
-        for (id, &logit) in (first..).zip(logits) {
+        for (&logit, id) in logits.iter().zip(first..) {
             Greedy::push(self, id, logit);
         }
     }
@@ -171,7 +171,7 @@ impl<P: Precision> Choice<P> for Scored<P::Logit> {
     }
 
     fn push(&mut self, first: TokenId, logits: &[P::Logit]) {
-        for (id, &logit) in (first..).zip(logits) {
+        for (&logit, id) in logits.iter().zip(first..) {
             self.greedy.push(id, logit);
             self.sum.push(logit, self.frac_bits);
         }

@@ -47,7 +47,6 @@ pub mod bench;
 mod budget;
 mod choice;
 mod decoder;
-
 mod encoder;
 mod error;
 mod fixed;
@@ -67,12 +66,12 @@ mod profile;
 #[cfg(feature = "profile")]
 #[doc(hidden)]
 pub mod profile;
-mod rows;
 #[cfg(feature = "saturation-counts")]
 pub mod saturation;
 pub mod search;
 mod searching;
 mod session;
+mod slices;
 mod stack;
 mod steps;
 mod tokenizer;

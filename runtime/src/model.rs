@@ -3,11 +3,8 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-use model_format::config::{Activation, ConfigField, Precision as Stored};
-use model_format::directory::Kind;
-use model_format::header::{BLOCK_OFFSET, HeaderError};
-use model_format::layout::Layout;
-use model_format::{Checks, Model, ModelError, TensorFault};
+use model_format::config::{Activation, Precision as Stored};
+use model_format::{Checks, Model, ModelError};
 
 use crate::plan::Plan;
 use crate::precision::Precision;
@@ -46,7 +43,7 @@ impl<'m, P: Precision> TypedModel<'m, P> {
     /// Checks all of `file`; nothing is copied.
     ///
     /// # Errors
-    /// When the file is damaged, or of another number type.
+    /// When the file is damaged, of another number type, or needs a feature that this build lacks.
     pub fn from_bytes(file: &'m [u8]) -> Result<Self, LoadError> {
         Self::from_bytes_with(file, Checks::Full)
     }
@@ -55,11 +52,11 @@ impl<'m, P: Precision> TypedModel<'m, P> {
     /// the whole file, which a device may skip for memory that it trusts.
     ///
     /// # Errors
-    /// When the file is damaged, or of another number type.
+    /// When the file is damaged, of another number type, or needs a feature that this build lacks.
     pub fn from_bytes_with(file: &'m [u8], checks: Checks) -> Result<Self, LoadError> {
         match Model::from_bytes_with(file, checks) {
             Ok(model) => Self::new(model),
-            Err(error) => Err(match refused(file, error) {
+            Err(error) => Err(match error.missing_feature() {
                 Some(feature) => LoadError::Unsupported { feature },
                 None => LoadError::Model(error),
             }),
@@ -89,28 +86,6 @@ impl<'m, P: Precision> TypedModel<'m, P> {
     /// How the arena is laid out for the longest sequences of the file.
     pub fn plan(&self) -> Plan {
         Plan::of(self.model.header())
-    }
-}
-
-/// The feature without which the reader takes this error for one of the file.
-fn refused(file: &[u8], error: ModelError) -> Option<&'static str> {
-    const I4: u8 = Kind::LinearI4 as u8;
-    match error {
-        ModelError::Header(HeaderError::Config(ConfigField::Precision))
-            if !cfg!(feature = "half-float")
-                && file.get(BLOCK_OFFSET) == Some(&(Stored::HalfFloat as u8)) =>
-        {
-            Some("half-float")
-        }
-        ModelError::Header(HeaderError::Config(ConfigField::Layout)) => {
-            let layout = Layout::from_code(*file.get(BLOCK_OFFSET + 1)?)?;
-            let is_missed = layout.suits(Stored::FixedPoint) && !layout.is_read(Stored::FixedPoint);
-            is_missed.then_some("layouts")
-        }
-        ModelError::Tensor(_, TensorFault::Kind { found: I4 }) if !cfg!(feature = "int4") => {
-            Some("int4")
-        }
-        _ => None,
     }
 }
 

@@ -308,7 +308,9 @@ const fn at_most(a: u16, b: u16) -> u16 {
 pub const fn arena_len(file: &[u8]) -> usize {
     match Header::read(file) {
         Ok(header) => Plan::of(&header).total,
-        Err(_) => panic!("the bytes are not a Kiloformer model that this version reads"),
+        Err(_) => panic!(
+            "not a Kiloformer model of this version, or one that needs a feature which is not on"
+        ),
     }
 }
 

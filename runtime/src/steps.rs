@@ -14,8 +14,8 @@ use crate::generation::{Generation, Poll, StopReason, label_count};
 use crate::plan::Plan;
 use crate::precision::Precision;
 use crate::profile::{self, Side};
-use crate::rows::CopyFrom;
 use crate::session::Session;
+use crate::slices::CopyFrom;
 use crate::stack::{Run, Task};
 use crate::tokenizer::TokenId;
 
@@ -236,7 +236,8 @@ impl<P: Precision, C: Choice<P>> Generation<'_, '_, '_, P, C> {
             let range = range.start.wrapping_mul(OUTPUT_ROWS)
                 ..range.end.wrapping_mul(OUTPUT_ROWS).min(rows);
             project_logits::<P>(model, (hidden, inputs), range, |first, now| {
-                for (id, &logit) in (first..).zip(now) {
+                // This way round: ids are not counted past the last, which may be the largest of all.
+                for (&logit, id) in now.iter().zip(first..) {
                     observe(id, logit);
                 }
                 choice.push(first, now);

@@ -6,7 +6,7 @@ use model_format::config::{ModelConfig, Segmentation, UnknownPolicy};
 use model_format::{Model, fold_case};
 
 use crate::error::RunError;
-use crate::rows::CopyFrom;
+use crate::slices::CopyFrom;
 
 /// An id of a vocabulary.
 pub type TokenId = u16;

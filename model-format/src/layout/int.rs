@@ -39,7 +39,7 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// How a layout packs `i8` matrices.
+    /// How a layout packs `i8` matrices: of a build that reads one layout alone, how that one does.
     pub const fn of(layout: Layout) -> Self {
         match if let Some(only) = ONLY_LAYOUT { only } else { layout } {
             Layout::PairedRows => Self::PairedRows,

@@ -24,7 +24,7 @@ use crate::config::Precision;
 
 /// The order of a matrix's weights, a field of the file.
 ///
-/// Every build reads every layout; each is the fast one of some processors.
+/// Every build with feature `layouts` reads every one; each is the fast one of some processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Layout {
@@ -86,9 +86,9 @@ impl Layout {
 /// all of them.
 pub const ONLY_LAYOUT: Option<Layout> = if cfg!(feature = "layouts") {
     None
-} else if cfg!(kiloformer_kernels = "paired-rows") {
+} else if cfg!(kiloformer_layout = "paired-rows") {
     Some(Layout::PairedRows)
-} else if cfg!(kiloformer_kernels = "quad-rows") {
+} else if cfg!(kiloformer_layout = "quad-rows") {
     Some(Layout::QuadRows)
 } else {
     None

@@ -156,12 +156,7 @@ pub fn block(
     let count = left.min(fours.len());
     if let Some(blocks) = Blocks::new(linear, first_row, input) {
         blocks.store(fours.get_mut(..count).unwrap_or_default());
-    } else if ONLY_LAYOUT.is_some() {
-        // Other layouts are not loaded, and these fit; weights of 4 bits are left.
-        if cfg!(feature = "int4") {
-            reference::block(linear, first_row, input, out);
-        }
-    } else if linear.packing == Packing::RowMajor {
+    } else if ONLY_LAYOUT.is_none() && linear.packing == Packing::RowMajor {
         for (out, first_row) in fours.iter_mut().zip((first_row..).step_by(BLOCK_ROWS)).take(count)
         {
             row_major(linear, first_row, input.token(0), out);

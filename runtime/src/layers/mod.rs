@@ -18,7 +18,7 @@ use model_format::formats::ActivationSlot;
 use crate::arena::Carver;
 use crate::precision::Precision;
 use crate::profile::{self, Operator};
-use crate::rows::CopyFrom;
+use crate::slices::CopyFrom;
 
 /// A LayerNorm: where its weights lie, and what it writes.
 pub type NormSlots = (Slot, ActivationSlot);

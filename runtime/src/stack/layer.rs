@@ -49,7 +49,7 @@ pub(super) struct Tokens<'a, P: Precision> {
     pub len: usize,
     /// The stream, `[len, d_model]`.
     pub x: &'a mut [P::Activation],
-    /// Queries, which become contexts: `[len, d_model]`; empty in feed-forward.
+    /// Queries, which become contexts: `[len, d_model]`; empty where there is no attention yet.
     pub queries: &'a mut [P::Activation],
     /// What is hidden; norms, scores, probabilities and what products need, none of which outlives its
     /// sublayer.

@@ -12,7 +12,7 @@ use crate::budget::{Budget, Costs, Cursor, Part};
 use crate::layers::KvCache;
 use crate::plan::{Plan, group_len, padded};
 use crate::precision::Precision;
-use crate::rows::{chunks, rows_mut, tokens_of};
+use crate::slices::{chunks, rows_mut, tokens_of};
 use layer::{Attention, Cache, Layer, Stack, Tokens};
 
 /// What is done.

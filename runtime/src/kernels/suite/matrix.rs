@@ -17,7 +17,7 @@ const CAPACITY: usize = BLOCKS * (MAX_COLS.next_multiple_of(16) * 4 + 32) + MAX_
 /// Groups of the widest matrix of 4 bits.
 const GROUPS: usize = MAX_COLS.div_ceil(16);
 
-/// The packings that all builds read; the last one changes the weights.
+/// All packings; the last one changes the weights.
 pub const PACKINGS: [Packing; 4] =
     [Packing::RowMajor, Packing::PairedRows, Packing::QuadRows, Packing::Nibbles];
 

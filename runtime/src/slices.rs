@@ -1,4 +1,4 @@
-//! Tokens of a matrix `[len, d_model]`, in groups that products take together.
+//! Slices without panics: tokens of a matrix `[len, d_model]`, in groups that products take together; copies.
 //!
 //! Here and in the layers sizes are multiplied and added without a look at overflow: they are those of
 //! buffers that the plan has found to fit into memory.
