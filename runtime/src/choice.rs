@@ -261,3 +261,17 @@ fn choose_filtered<P: Precision>(
     });
     Chosen::Id(id)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FixedPoint;
+
+    #[test]
+    fn the_largest_of_all_ids_can_be_chosen() {
+        const LAST: TokenId = TokenId::MAX - 1;
+        let mut greedy = Greedy::among_labels();
+        Choice::<FixedPoint>::push(&mut greedy, LAST - 1, &[1, 2]);
+        assert_eq!(greedy.finish(), Some((LAST, 2)));
+    }
+}

@@ -92,48 +92,77 @@ impl<P: Precision> Run<'_, P> {
         align: &mut impl Align<P>,
     ) {
         let d_model = usize::from(layer.model.config().d_model);
-        let [source, target] = plan.limits.lengths();
-        let rows = if self.task == Task::Decode { 1 } else { source };
-        let (attention, seen) = match (self.task, part) {
-            (Task::Remember, _) | (_, Part::AttendMemory) => (Attention::ToMemory, self.source_len),
-            _ => (Attention::ToSelf, self.positions.end),
-        };
-        let mut carver = Carver::new(self.work);
-        let (mut queries, mut cache) = (&mut [][..], Cache::<P> { keys: &mut [], values: &mut [] });
-        if part != Part::FeedForward {
-            if self.task != Task::Remember {
-                queries = carver.take(rows.wrapping_mul(d_model));
-            }
-            let place = (usize::from(layer.layer), d_model);
-            cache = match (self.task, attention) {
-                (Task::Encode, _) => cache_from::<P>(&mut carver, (source, d_model)),
-                (_, Attention::ToSelf) => layer_cache::<P>(self.caches, place, target),
-                (_, Attention::ToMemory) => layer_cache::<P>(self.cross, place, source),
-            };
-        }
-        let work = carver.take_rest();
+        let rows = self.rows(plan);
+        let (task, first, end) = (self.task, self.positions.start, self.positions.end);
+        let source_len = self.source_len;
+        let (x, Buffers { queries, mut cache, work }) = self.carve(layer, plan, part);
         for chunk in chunks(units, group_len(P::TOKENS, rows)) {
             let mut tokens = Tokens {
-                position: self.positions.start.wrapping_add(chunk.start),
+                position: first.wrapping_add(chunk.start),
                 len: tokens_of(&chunk),
-                x: rows_mut(self.x, &chunk, d_model),
+                x: rows_mut(x, &chunk, d_model),
                 queries: rows_mut(queries, &chunk, d_model),
                 work: &mut *work,
             };
+            use Attention::{ToMemory, ToSelf};
             match part {
-                Part::Project if self.task == Task::Remember => {
-                    layer.remember(&mut tokens, &mut cache);
-                }
-                Part::Project => layer.project(attention, &mut tokens, Some(&mut cache)),
-                Part::Attend => layer.attend(attention, &mut tokens, (&cache, seen), align),
+                Part::Project if task == Task::Remember => layer.remember(&mut tokens, &mut cache),
+                Part::Project => layer.project(ToSelf, &mut tokens, Some(&mut cache)),
+                Part::Attend => layer.attend(ToSelf, &mut tokens, (&cache, end), align),
                 Part::AttendMemory => {
-                    layer.project(attention, &mut tokens, None);
-                    layer.attend(attention, &mut tokens, (&cache, seen), align);
+                    layer.project(ToMemory, &mut tokens, None);
+                    layer.attend(ToMemory, &mut tokens, (&cache, source_len), align);
                 }
                 Part::FeedForward => layer.feed_forward(&mut tokens),
             }
         }
     }
+
+    /// Rows that a part works on at most.
+    fn rows(&self, plan: &Plan) -> usize {
+        match self.task {
+            Task::Decode => 1,
+            Task::Encode | Task::Remember => plan.limits.source_len.into(),
+        }
+    }
+
+    /// The stream, and what a part of a layer has besides.
+    #[inline(always)]
+    fn carve(
+        &mut self,
+        layer: Layer<'_, '_>,
+        plan: &Plan,
+        part: Part,
+    ) -> (&mut [P::Activation], Buffers<'_, P>) {
+        let d_model = usize::from(layer.model.config().d_model);
+        let [source, target] = plan.limits.lengths();
+        let place = (usize::from(layer.layer), d_model);
+        let rows = self.rows(plan);
+        let mut carver = Carver::new(self.work);
+        let mut queries = &mut [][..];
+        if part != Part::FeedForward && self.task != Task::Remember {
+            queries = carver.take(rows.wrapping_mul(d_model));
+        }
+        let cache = match (part, self.task) {
+            (Part::FeedForward, _) => KvCache { keys: &mut [], values: &mut [] },
+            (_, Task::Encode) => cache_from::<P>(&mut carver, (source, d_model)),
+            (_, Task::Remember) | (Part::AttendMemory, _) => {
+                layer_cache::<P>(self.cross, place, source)
+            }
+            (_, Task::Decode) => layer_cache::<P>(self.caches, place, target),
+        };
+        (self.x, Buffers { queries, cache, work: carver.take_rest() })
+    }
+}
+
+/// What a part of a layer has besides the stream.
+struct Buffers<'a, P: Precision> {
+    /// Queries, which become contexts, `[rows, d_model]`; empty where there is no attention.
+    queries: &'a mut [P::Activation],
+    /// Keys and values of the layer, of self- or of cross-attention; empty in feed-forward.
+    cache: Cache<'a, P>,
+    /// What is left.
+    work: &'a mut [u8],
 }
 
 /// Keys and values of one layer, in those of all layers.
