@@ -152,7 +152,7 @@ impl<'a> LinearInt<'a> {
     }
 
     /// How it is packed, as a build that reads one layout alone knows it.
-    const fn known_packing(&self) -> Packing {
+    pub const fn known_packing(&self) -> Packing {
         match (self.packing, ONLY_LAYOUT) {
             (Packing::Nibbles, _) if INT4 => Packing::Nibbles,
             (_, Some(only)) => Packing::of(only),

@@ -28,7 +28,7 @@ pub const ROWS: usize = 8;
 /// Rows of a block; all that there is room for, where there is one token.
 #[inline(always)]
 pub fn rows(linear: &LinearInt<'_>, input: &Input<'_>) -> usize {
-    match input.tokens == 1 && linear.packing != Packing::RowMajor {
+    match input.tokens == 1 && linear.known_packing() != Packing::RowMajor {
         true => ROWS * TOKENS,
         false => ROWS,
     }
@@ -49,7 +49,7 @@ pub fn block(
     if product::multiply(linear, input, Target { rows, multiplier: 0, bounds: SUMS, out: to }) {
         return;
     }
-    match linear.packing {
+    match linear.known_packing() {
         // Other layouts are not loaded, and these fit.
         _ if ONLY_LAYOUT.is_some() => (),
         Packing::RowMajor => row_major::block(linear, first_row, input, out),

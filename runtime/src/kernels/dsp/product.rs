@@ -30,7 +30,7 @@ pub fn multiply(linear: &LinearInt<'_>, input: &Input<'_>, target: Target<'_>) -
     // No more than overflow below.
     let is_there =
         || tiles != 0 && linear.cols == input.cols && tiles <= linear.data.len() / TILE_LEN;
-    let block_len = match linear.packing {
+    let block_len = match linear.known_packing() {
         Packing::PairedRows if is_there() => tiles * TILE_LEN + CONSTANTS_LEN,
         Packing::Nibbles if cfg!(feature = "int4") => nibbles::block_len(linear, input),
         _ => return false,
@@ -38,7 +38,7 @@ pub fn multiply(linear: &LinearInt<'_>, input: &Input<'_>, target: Target<'_>) -
     let Some((weights, mut call)) = target.find(linear, block_len, tokens) else {
         return false;
     };
-    if cfg!(feature = "int4") && linear.packing == Packing::Nibbles {
+    if cfg!(feature = "int4") && linear.known_packing() == Packing::Nibbles {
         // SAFETY: `find` has found the weights and the outputs, for which the input is ready.
         unsafe { nibbles::multiply(weights, input, &mut call) };
         return true;
