@@ -33,8 +33,9 @@ pub(crate) trait CopyFrom<T> {
 
 impl<T: Copy> CopyFrom<T> for [T] {
     fn copy_from(&mut self, from: &[T]) {
-        for (to, from) in self.iter_mut().zip(from) {
-            *to = *from;
+        let len = self.len().min(from.len());
+        if let (Some(to), Some(from)) = (self.get_mut(..len), from.get(..len)) {
+            to.copy_from_slice(from);
         }
     }
 }
