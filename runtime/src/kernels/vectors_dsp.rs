@@ -23,7 +23,7 @@ pub fn scores(keys: Rows<'_, i8>, query: &[i16], scores: &mut [i32]) {
         // `scores` has an element for each row, four at least.
         unsafe { multiply_rows(&place, query.as_ptr(), whole, scores.as_mut_ptr()) };
     }
-    if whole != cols {
+    if whole != cols || whole == 0 {
         let data = keys.data.get(whole..).unwrap_or_default();
         let left = Rows { data, cols: keys.cols.saturating_sub(whole), ..keys };
         add_columns(left, query.get(whole..).unwrap_or_default(), scores, whole);

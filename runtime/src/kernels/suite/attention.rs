@@ -9,6 +9,8 @@ use crate::precision::Rows;
 
 const MAX_ROWS: usize = 9;
 const MAX_COLS: usize = 21;
+/// What no score is.
+const UNTOUCHED: i32 = i32::MIN;
 /// Distance between two rows.
 const STRIDE: usize = MAX_COLS + 2;
 /// Bytes that rows, and elements that vectors, are moved away from their alignment.
@@ -46,8 +48,12 @@ impl Operands {
         let [rows, cols] = shape;
         let cache = self.rows(offset, shape);
         let x = |at: usize| i64::from(self.x[offset + at]);
-        let mut out = [0; MAX_ROWS];
+        // As many behind as kernels make at once stay as they are.
+        let mut out = [UNTOUCHED; MAX_ROWS + 4];
         scores(cache, &self.x[offset..][..cols], &mut out[..rows]);
+        if out[rows..].iter().any(|&score| score != UNTOUCHED) {
+            return Err("scores");
+        }
         for (row, &score) in out[..rows].iter().enumerate() {
             let sum: i64 = (0..cols).map(|col| self.element(offset, row, col) * x(col)).sum();
             if i64::from(score) != sum {
