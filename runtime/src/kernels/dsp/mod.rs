@@ -36,7 +36,7 @@ pub fn rows(linear: &LinearInt<'_>, input: &Input<'_>) -> usize {
 
 /// The outputs of the rows from `first_row` on, a multiple of 4, for every token; those of rows past
 /// the last are unspecified.
-#[inline(never)]
+#[inline(always)]
 pub fn block(
     linear: &LinearInt<'_>,
     first_row: usize,
