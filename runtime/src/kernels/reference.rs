@@ -60,18 +60,24 @@ fn nibbles(linear: &LinearInt<'_>, first_row: usize, x: &[i16], out: &mut [i32])
 fn nibble_sums(block: &Nibbles<'_>, x: &[i16]) -> [i32; BLOCK_ROWS] {
     let mut sums = [0_i32; BLOCK_ROWS];
     for ((group, factors), x) in block.groups.iter().zip(block.factors).zip(x.chunks(GROUP_COLS)) {
-        let mut padded = [0_i16; GROUP_COLS];
-        for (padded, &x) in padded.iter_mut().zip(x) {
-            *padded = x;
+        let mut dots = [0_i32; BLOCK_ROWS];
+        // Not zipped: that divides by their length, which could panic for all a compiler sees.
+        let mut halves = x.chunks(8);
+        for words in group {
+            let x = halves.next().unwrap_or_default();
+            let padded;
+            let x = match x.first_chunk() {
+                Some(x) => x,
+                None => {
+                    padded = pad(x);
+                    &padded
+                }
+            };
+            for (dot, &word) in dots.iter_mut().zip(words) {
+                *dot += nibble_dot(word, x);
+            }
         }
-        // Stored weights are 8 too large.
-        let excess = 8 * padded.iter().fold(0, |sum, &x| sum + i32::from(x));
-        let (halves, _) = padded.as_chunks::<8>();
-        for (row, sum) in sums.iter_mut().enumerate() {
-            let words = group.iter().zip(halves);
-            let dot = words.fold(-excess, |acc, (words, x)| {
-                acc + words.get(row).map_or(0, |&word| nibble_dot(word, x))
-            });
+        for (row, (sum, dot)) in sums.iter_mut().zip(dots).enumerate() {
             let factor = i32::from(factors >> (4 * row) & 15);
             *sum = sum.wrapping_add(dot.wrapping_mul(factor));
         }
@@ -79,14 +85,26 @@ fn nibble_sums(block: &Nibbles<'_>, x: &[i16]) -> [i32; BLOCK_ROWS] {
     sums
 }
 
-/// The product of the eight numbers of a word, as stored, with `x`.
+/// Fewer than eight columns, and zeros.
+#[cold]
+fn pad(x: &[i16]) -> [i16; 8] {
+    let mut padded = [0; 8];
+    for (padded, &x) in padded.iter_mut().zip(x) {
+        *padded = x;
+    }
+    padded
+}
+
+/// The product of the eight numbers of a word with `x`; without a loop, which would take as long as the
+/// products.
 #[inline(always)]
-fn nibble_dot(word: u32, x: &[i16; 8]) -> i32 {
-    let (pairs, _) = x.as_chunks::<2>();
-    pairs.iter().enumerate().fold(0, |acc, (i, &[even, odd])| {
-        let pair = word >> (4 * i);
-        acc + (pair & 15) as i32 * i32::from(even) + (pair >> 16 & 15) as i32 * i32::from(odd)
-    })
+fn nibble_dot(stored: u32, &[a, b, c, d, e, f, g, h]: &[i16; 8]) -> i32 {
+    // Stored weights are 8 too large: two's complement but for the sign.
+    let word = (stored ^ 0x8888_8888) as i32;
+    let product = |shift: u32, x: i16| (word << (28 - shift) >> 28) * i32::from(x);
+    let even = product(0, a) + product(4, c) + product(8, e) + product(12, g);
+    let odd = product(16, b) + product(20, d) + product(24, f) + product(28, h);
+    even + odd
 }
 
 /// Columns of a row of tiles at a time.
