@@ -12,15 +12,18 @@
 #   device    the same words on the host and in QEMU: same text, same bits
 #   bench     instructions of every operator and of the model in QEMU: none has grown by more than 2%
 #   no-panic  links a program that cannot panic, per target and optimisation level
-#   sizes     bytes of code of a minimal program, bytes of flash and RAM of the firmware
+#   sizes     bytes of code of a minimal program, which may not pass a bound
 #
-# and, only when it is named, since it downloads gigabytes:
+# and, only when they are named:
 #
+#   all-sizes        what each way to search adds; bytes of flash and RAM of the firmware for each board
 #   --with-pytorch   installs PyTorch in target/ and compares with it live (tests/pytorch/README.md)
 set -euo pipefail
 cd "$(dirname "$0")"
 
 readonly ALL_STEPS=(setup shell fmt clippy doc test device bench no-panic sizes)
+# Most bytes of code of `runtime` and `model-format` in a minimal program without features on a Cortex-M4.
+readonly MOST_CODE=24576
 # Targets whose code is probed for panics and weighed, the first one first of all; and all that are built for.
 readonly PROBED_TARGETS=(thumbv7em-none-eabihf thumbv6m-none-eabi riscv32imc-unknown-none-elf)
 readonly TARGETS=("${PROBED_TARGETS[@]}" thumbv7m-none-eabi thumbv8m.main-none-eabihf
@@ -178,7 +181,7 @@ notices_a_panic() {
 }
 
 step_sizes() {
-    local target profile option
+    local target profile
     echo "--- code of the least that a firmware with an integer model calls, in bytes"
     printf '%-30s %10s %10s %10s %10s\n' target profile .text of-it-ours .rodata
     for target in "${PROBED_TARGETS[@]}"; do
@@ -187,9 +190,17 @@ step_sizes() {
         done
     done
     echo "--- the same without features: integer models with ReLU, 8 bits, in the target's own layout, ASCII"
-    for profile in small smallest; do
+    for profile in smallest small; do
         minimal_size "${PROBED_TARGETS[0]}" "$profile" --no-default-features
     done
+    [ "$(code_of "tests/no-panic/target/${PROBED_TARGETS[0]}/small/minimal")" -le "$MOST_CODE" ] || {
+        echo "that is more than $MOST_CODE bytes" >&2
+        return 1
+    }
+}
+
+step_all_sizes() {
+    local option
     echo "--- the same on Cortex-M4 with one more way to search"
     for option in scores constraints sampling beams poll alignment; do
         printf '%-14s' "$option"
@@ -200,16 +211,21 @@ step_sizes() {
     for_each_board board_sizes
 }
 
+# The bytes of code of `runtime` and `model-format` in a program: the entry point is mostly what was inlined
+# into it; the rest is Rust's own: copies, UTF-8.
+code_of() {
+    nm -S -t d "$1" |
+        awk '$3 ~ /^[tT]$/ && $4 ~ /runtime|model_format|^_start$/ { sum += $2 } END { print sum }'
+}
+
 # minimal_size TARGET PROFILE [CARGO OPTION...]: what `runtime` and `model-format` have of it, too
 minimal_size() {
     (
         cd tests/no-panic
         cargo build --quiet --bin minimal --profile "$2" --target "$1" "${@:3}"
         local program="target/$1/$2/minimal"
-        # The entry point is mostly what was inlined into it; the rest is Rust's own: copies, UTF-8.
         local ours
-        ours=$(nm -S -t d "$program" |
-            awk '$3 ~ /^[tT]$/ && $4 ~ /runtime|model_format|^_start$/ { sum += $2 } END { print sum }')
+        ours=$(code_of "$program")
         size -A -d "$program" | awk -v target="$1" -v profile="$2" -v ours="$ours" '
             $1 == ".text" { text = $2 }
             $1 == ".rodata" { constants = $2 }
@@ -247,7 +263,7 @@ main() {
     for step in "${steps[@]}"; do
         local name=${step#--}
         declare -F "step_${name//-/_}" >/dev/null || {
-            echo "ci.sh: no step '$step'; there are: ${ALL_STEPS[*]} --with-pytorch" >&2
+            echo "ci.sh: no step '$step'; there are: ${ALL_STEPS[*]} all-sizes --with-pytorch" >&2
             exit 2
         }
         local begin=$SECONDS
