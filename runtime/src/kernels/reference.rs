@@ -4,6 +4,7 @@ use model_format::layout::{BLOCK_ROWS, GROUP_COLS, LinearInt, Nibbles, Packing};
 use model_format::numeric::rescale;
 
 use super::Input;
+use crate::slices::CopyFrom;
 
 /// Most tokens of an input.
 pub const TOKENS: usize = 1;
@@ -89,9 +90,7 @@ fn nibble_sums(block: &Nibbles<'_>, x: &[i16]) -> [i32; BLOCK_ROWS] {
 #[cold]
 fn pad(x: &[i16]) -> [i16; 8] {
     let mut padded = [0; 8];
-    for (padded, &x) in padded.iter_mut().zip(x) {
-        *padded = x;
-    }
+    padded.copy_from(x);
     padded
 }
 

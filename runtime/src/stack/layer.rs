@@ -149,7 +149,11 @@ impl<'m> Layer<'_, 'm> {
         let slots = self.attention(attention);
         let d_model = self.d_model();
         let n_heads = usize::from(self.config().n_heads);
-        let shape = HeadShape { n_heads, d_k: d_model.checked_div(n_heads).unwrap_or(0) };
+        let d_k = match self.stack {
+            Stack::Encoder => self.model.config().encoder_d_k(),
+            Stack::Decoder => self.model.config().decoder_d_k(),
+        };
+        let shape = HeadShape { n_heads, d_k };
         let heads = MultiHead::<P>::new(self.model, &slots, shape);
         let Tokens { len, x, queries, work, .. } = tokens;
         let mut scratch = AttentionScratch::carve(work, seen);
